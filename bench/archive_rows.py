@@ -10,10 +10,10 @@ from pathlib import Path
 
 from rows import Report
 
-from anyprobe.data import runs
-from anyprobe.data.histogram import in_ns, index
-from anyprobe.data.processes import TargetInfo
-from anyprobe.data.snapshot import FunctionTiming, Snapshot
+from anyprobe.data.archives import runs
+from anyprobe.data.layouts.histogram import in_ns, index
+from anyprobe.data.snapshots.processes import TargetInfo
+from anyprobe.data.snapshots.snapshot import FunctionTiming, Snapshot
 
 FUNCTIONS, BUCKETS, ARCHIVES, CLOCKS = 10_000, 12, 100, 10
 

@@ -60,9 +60,9 @@ def data_rows(report: Report, scale: float) -> None:
 
 
 def _aggregations(report: Report, bench: Bench) -> None:
-    from anyprobe.data.aggregations import Count, Hist, Quantize, Stddev, Sum
-    from anyprobe.data.keys import UNKEYED, KeyPart, KeyShape
-    from anyprobe.data.tables import TableLayout
+    from anyprobe.data.aggregates.aggregations import Count, Hist, Quantize, Stddev, Sum
+    from anyprobe.data.layouts.keys import UNKEYED, KeyPart, KeyShape
+    from anyprobe.data.readers.tables import TableLayout
     from anyprobe.handlers.llvm.updates import add
 
     def row(name: str, aggregation: object, words: int = 0, must: float | None = None, thread: int = 1) -> None:
@@ -88,8 +88,8 @@ def _aggregations(report: Report, bench: Bench) -> None:
 
 
 def _maps(report: Report, bench: Bench) -> None:
-    from anyprobe.data.keys import KeyPart, KeyShape
-    from anyprobe.data.maps import Map, MapLayout
+    from anyprobe.data.layouts.keys import KeyPart, KeyShape
+    from anyprobe.data.readers.maps import Map, MapLayout
     from anyprobe.handlers.llvm.updates import map_delete, map_get, map_set
 
     layout = MapLayout(Map("m", capacity=2 * KEYS), KeyShape((KeyPart(),)))
@@ -130,8 +130,8 @@ class _Memory:
 def _records(report: Report, bench: Bench) -> None:
     from llvmlite import ir
 
-    from anyprobe.data.records import Field, ParquetWriter, RecordType
-    from anyprobe.data.rings import RingLayout, RingReader
+    from anyprobe.data.aggregates.records import Field, ParquetWriter, RecordType
+    from anyprobe.data.readers.rings import RingLayout, RingReader
     from anyprobe.handlers.llvm.updates import emit
 
     def rdtsc(builder, *_):
@@ -183,7 +183,7 @@ def _records(report: Report, bench: Bench) -> None:
 
 def _merged(report: Report, bench: Bench, record: object) -> None:
     """Eight threads' rings, read into one array by time."""
-    from anyprobe.data.rings import RingLayout, RingReader
+    from anyprobe.data.readers.rings import RingLayout, RingReader
     from anyprobe.handlers.llvm.updates import emit
 
     layout = RingLayout(record, 1 << 18, rings=8, threads=8)

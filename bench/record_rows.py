@@ -11,8 +11,8 @@ from measure import call_target, pairs
 from rows import Report
 
 import anyprobe
-from anyprobe.data import runs
-from anyprobe.data.calls import ENTRY, RETURN, Events
+from anyprobe.data.archives import runs
+from anyprobe.data.calls.recorded import ENTRY, RETURN, Events
 from anyprobe.handlers.types.annotations import u64
 from anyprobe.handlers.x86.recorder import CALLS, recorders
 from anyprobe.probes.specs.spec import parse

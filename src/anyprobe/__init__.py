@@ -29,10 +29,10 @@ from anyprobe.core.errors import (
 from anyprobe.core.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
-    from anyprobe.data.aggregations import Avg, Count, Hist, LQuantize, Max, Min, Quantize, Stddev, Sum
-    from anyprobe.data.maps import Map
-    from anyprobe.data.profile import Profile
-    from anyprobe.data.snapshot import Snapshot
+    from anyprobe.data.aggregates.aggregations import Avg, Count, Hist, LQuantize, Max, Min, Quantize, Stddev, Sum
+    from anyprobe.data.readers.maps import Map
+    from anyprobe.data.snapshots.profile import Profile
+    from anyprobe.data.snapshots.snapshot import Snapshot
     from anyprobe.handlers.csource import CObject, CSource
     from anyprobe.handlers.intrinsics import buf, cstr, emit, printf
     from anyprobe.handlers.types.annotations import f32, f64, func, i8, i16, i32, i64, ptr, u8, u16, u32, u64
@@ -123,19 +123,19 @@ __all__ = [
 
 _LAZY = {
     "Array": "anyprobe.handlers.types.layouts",
-    "Avg": "anyprobe.data.aggregations",
+    "Avg": "anyprobe.data.aggregates.aggregations",
     "CObject": "anyprobe.handlers.csource",
     "CSource": "anyprobe.handlers.csource",
-    "Count": "anyprobe.data.aggregations",
-    "Hist": "anyprobe.data.aggregations",
+    "Count": "anyprobe.data.aggregates.aggregations",
+    "Hist": "anyprobe.data.aggregates.aggregations",
     "KernelSession": "anyprobe.probes.providers.kernel.session",
-    "LQuantize": "anyprobe.data.aggregations",
-    "Map": "anyprobe.data.maps",
-    "Max": "anyprobe.data.aggregations",
-    "Min": "anyprobe.data.aggregations",
+    "LQuantize": "anyprobe.data.aggregates.aggregations",
+    "Map": "anyprobe.data.readers.maps",
+    "Max": "anyprobe.data.aggregates.aggregations",
+    "Min": "anyprobe.data.aggregates.aggregations",
     "Probe": "anyprobe.probes.probe",
-    "Profile": "anyprobe.data.profile",
-    "Quantize": "anyprobe.data.aggregations",
+    "Profile": "anyprobe.data.snapshots.profile",
+    "Quantize": "anyprobe.data.aggregates.aggregations",
     "Session": "anyprobe.probes.session",
     "AnySessionApi": "anyprobe.probes.api",
     "SessionApi": "anyprobe.probes.api",
@@ -143,10 +143,10 @@ _LAZY = {
     "SessionGroup": "anyprobe.probes.group",
     "SharedObject": "anyprobe.probes.replacing.shared_object",
     "SessionOptions": "anyprobe.probes.options",
-    "Snapshot": "anyprobe.data.snapshot",
-    "Stddev": "anyprobe.data.aggregations",
+    "Snapshot": "anyprobe.data.snapshots.snapshot",
+    "Stddev": "anyprobe.data.aggregates.aggregations",
     "Struct": "anyprobe.handlers.types.layouts",
-    "Sum": "anyprobe.data.aggregations",
+    "Sum": "anyprobe.data.aggregates.aggregations",
     "Union": "anyprobe.handlers.types.layouts",
     "attach": "anyprobe.probes.opening",
     "attach_self": "anyprobe.probes.selfattach.session",

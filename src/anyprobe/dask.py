@@ -13,8 +13,8 @@ except ImportError:  # which is said when a plug-in is made
     WorkerPlugin = object
 
 if TYPE_CHECKING:
-    from anyprobe.data.called import Called
-    from anyprobe.data.snapshot import Snapshot
+    from anyprobe.data.snapshots.called import Called
+    from anyprobe.data.snapshots.snapshot import Snapshot
     from anyprobe.probes.selfattach.session import SelfSession
 
 NAME = "anyprobe"
@@ -64,7 +64,7 @@ class Plugin(WorkerPlugin):  # type: ignore[misc] # it has no types where it is 
         elif start == "executing" and self._before is not None:
             from dask.utils import key_split
 
-            from anyprobe.data.called import called_between
+            from anyprobe.data.snapshots.called import called_between
 
             sums = self.tasks.setdefault(key_split(key), {})
             for each in called_between(self._before, self._session.snapshot()):

@@ -13,7 +13,7 @@ from anyprobe.core.errors import AnyprobeError, UsageError
 from anyprobe.core.printable import printable
 
 if TYPE_CHECKING:
-    from anyprobe.data.snapshot import Snapshot
+    from anyprobe.data.snapshots.snapshot import Snapshot
     from anyprobe.probes.selfattach.session import SelfSession
 
 P = ParamSpec("P")

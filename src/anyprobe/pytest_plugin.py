@@ -75,7 +75,7 @@ class NativeCalls:
         try:
             return (yield)
         finally:
-            from anyprobe.data.called import called_between
+            from anyprobe.data.snapshots.called import called_between
 
             item.user_properties.append((PROPERTY, json.dumps(called_between(before, self._session.snapshot()))))
 

@@ -7,8 +7,8 @@ import pytest
 
 import anyprobe
 from anyprobe import Avg, Count, Hist, LQuantize, Map, Max, Min, Quantize, Stddev, Sum, emit, i32, i64, u64
-from anyprobe.data import buckets
-from anyprobe.data.records import ParquetWriter
+from anyprobe.data.aggregates.records import ParquetWriter
+from anyprobe.data.layouts import buckets
 from support.driver import build, started
 
 pytestmark = pytest.mark.live

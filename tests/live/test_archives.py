@@ -10,9 +10,9 @@ import pytest
 
 from anyprobe.cli import main
 from anyprobe.core.errors import UsageError
-from anyprobe.data import runs
-from anyprobe.data.heatmaps import heat_maps
-from anyprobe.data.snapshot import Snapshot
+from anyprobe.data.archives import runs
+from anyprobe.data.snapshots.heatmaps import heat_maps
+from anyprobe.data.snapshots.snapshot import Snapshot
 from support.driver import build, wait_until
 
 pytestmark = pytest.mark.live

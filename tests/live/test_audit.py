@@ -12,7 +12,7 @@ from collections import Counter
 import pytest
 
 from anyprobe.cli import main
-from anyprobe.data.chain import verify
+from anyprobe.data.archives.chain import verify
 from live.test_command_line import anyprobe
 from support.driver import build, wait_until
 

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 import anyprobe
-from anyprobe.data import archive
+from anyprobe.data.archives import archive
 
 pytestmark = pytest.mark.live
 

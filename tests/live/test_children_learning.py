@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 import anyprobe
-from anyprobe.data.layout import CALLER_SINCE
+from anyprobe.data.layouts.layout import CALLER_SINCE
 from anyprobe.splice.journal.memfds import MEMFD_PATH, is_ours
 from anyprobe.target.process.exclusion import exclusive
 from anyprobe.target.process.process import Process

@@ -12,7 +12,7 @@ import pytest
 
 import anyprobe
 from anyprobe import Count, Hist, i32, ptr, u64
-from anyprobe.data import archive
+from anyprobe.data.archives import archive
 from anyprobe.splice.journal.memfds import MEMFD_PATH
 from anyprobe.target.system import procfs
 from support.driver import wait_until, waits_for_input

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from anyprobe.cli import ending, main
-from anyprobe.cli.plan import Meanwhile
+from anyprobe.cli import main
+from anyprobe.cli.measurement.plan import Meanwhile
+from anyprobe.cli.programs import ending
 from anyprobe.core.errors import TargetError
 from anyprobe.probes.outside import listing
 from anyprobe.target.system import procfs

@@ -24,7 +24,12 @@ sys.exit(status)
 MOST, MOST_OF_HIST = 208, 365
 """Modules of anyprobe's own, packages aside, which are documentation only: of ``count``, and of ``hist``."""
 NEEDLESS = {
-    "conditions and scripts": ("cli.expressions", "cli.handlerplaces", "cli.handlertext", "cli.scripts"),
+    "conditions and scripts": (
+        "cli.handlers.expressions",
+        "cli.handlers.handlerplaces",
+        "cli.handlers.handlertext",
+        "cli.handlers.scripts",
+    ),
     "handlers": (
         "core.code",
         "handlers",
@@ -40,7 +45,12 @@ NEEDLESS = {
     "arming without a stop": ("splice.apply.live.changes", "splice.apply.live.writes", "target.process.helper_thread"),
     "starting programs": ("target.process.launch",),
     "the kernel": ("kprobes",),
-    "reports of other commands": ("data.leftover", "data.results", "data.explanation", "reports.histogram"),
+    "reports of other commands": (
+        "data.findings.leftover",
+        "data.aggregates.results",
+        "data.findings.explanation",
+        "reports.histogram",
+    ),
     "what the cache has of the module": (
         "binary.dwarf.debug_info",
         "binary.objects.demangle",

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 import anyprobe
-from anyprobe.data.reader import ForkChild
-from anyprobe.probes.children import Children
+from anyprobe.data.readers.reader import ForkChild
+from anyprobe.probes.forks.children import Children
 from anyprobe.target.system import procfs
 from live.test_command_line import anyprobe as command
 from support.driver import build, wait_until

@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from anyprobe.data.calltree import CallNode
-from anyprobe.data.processes import TargetInfo
+from anyprobe.data.findings.calltree import CallNode
+from anyprobe.data.snapshots.processes import TargetInfo
 from anyprobe.exporters import base
 from support.browser import opened_in_a_browser
 from support.sample_snapshots import NO_PROCESS, snapshot

@@ -3,7 +3,7 @@
 import pytest
 
 import anyprobe
-from anyprobe.data.calltree import by_caller
+from anyprobe.data.findings.calltree import by_caller
 from support.results import timing
 
 FUNCTIONS = ("round_of", "starts", "resumes", "body", "leaf", "deep", "after")

@@ -7,7 +7,7 @@ import pytest
 
 import anyprobe
 from anyprobe import ptr, u64
-from anyprobe.data.calltree import by_caller
+from anyprobe.data.findings.calltree import by_caller
 from support.driver import MissingTool, Target, build
 from support.learning import copied
 from support.results import counts, timing

@@ -4,7 +4,7 @@ import pytest
 
 import anyprobe
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.data.calltree import by_caller
+from anyprobe.data.findings.calltree import by_caller
 from anyprobe.splice import planning
 from anyprobe.splice.codegen.patch import ActionKind
 from support.learning import copied

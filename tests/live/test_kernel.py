@@ -441,7 +441,7 @@ def test_what_was_armed_until_the_end_is_shown_so():
 def test_a_histogram_is_under_way_before_what_reads_and_shows_it_is_imported(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # others may fill the usual one, so that something has to go
     program = (
-        "import sys, anyprobe.cli; from anyprobe.cli import measuring; release = measuring.release\n"
+        "import sys, anyprobe.cli; from anyprobe.cli.measurement import measuring; release = measuring.release\n"
         "def released(*of):\n"
         "    print(*(each for each in sys.argv[1].split() if each in sys.modules))\n"
         "    release(*of)\n"

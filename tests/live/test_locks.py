@@ -11,7 +11,7 @@ import pytest
 import anyprobe
 from anyprobe.binary.objects.elf import ElfFile
 from anyprobe.core.errors import UnsupportedTarget, UsageError
-from anyprobe.data.waiting import LockKind, locks_of
+from anyprobe.data.findings.waiting import LockKind, locks_of
 from anyprobe.probes.waiting.locks import place_locks
 from anyprobe.probes.waiting.offcpu import place_offcpu
 from live.test_command_line import anyprobe as command

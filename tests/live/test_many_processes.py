@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import pytest
 
 from anyprobe.binary.objects import cache, elf, functions
-from anyprobe.cli.targets import Target, open_sessions
+from anyprobe.cli.programs.targets import Target, open_sessions
 from support.driver import build
 
 PROGRAM = """

@@ -13,7 +13,7 @@ import pytest
 import anyprobe
 from anyprobe.binary.images.image import Image
 from anyprobe.core.errors import UsageError
-from anyprobe.data.optimisation import interval_of
+from anyprobe.data.findings.optimisation import interval_of
 from anyprobe.probes.optimising import optimiser
 from anyprobe.probes.optimising.relayout import Moved, Relayout
 from anyprobe.splice.emitted import original_of

@@ -9,7 +9,7 @@ from re import MULTILINE
 import pytest
 
 from anyprobe.cli import main
-from anyprobe.data.keys import Place
+from anyprobe.data.layouts.keys import Place
 from support.driver import build
 
 pytestmark = pytest.mark.live

@@ -8,7 +8,8 @@ import threading
 
 import pytest
 
-from anyprobe.cli import main, output
+from anyprobe.cli import main
+from anyprobe.cli.terminal import output
 from support.driver import wait_until
 
 pytestmark = pytest.mark.live

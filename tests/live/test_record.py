@@ -13,7 +13,7 @@ import pytest
 
 from anyprobe.cli import main
 from anyprobe.cli.commands.schema import text_of
-from anyprobe.data.calls import END_BITS, ENTRY, GAP, RETURN, Recording, joined
+from anyprobe.data.calls.recorded import END_BITS, ENTRY, GAP, RETURN, Recording, joined
 from support.driver import build, wait_until
 from support.perfetto_trace import slices
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import pytest
 
-from anyprobe.data.calltree import CallNode
-from anyprobe.data.interval import since
-from anyprobe.data.processes import TargetInfo
-from anyprobe.data.results import AggregationResult, CellValue
-from anyprobe.data.runs import Run, RunInfo
+from anyprobe.data.aggregates.results import AggregationResult, CellValue
+from anyprobe.data.archives.runs import Run, RunInfo
+from anyprobe.data.findings.calltree import CallNode
+from anyprobe.data.snapshots.interval import since
+from anyprobe.data.snapshots.processes import TargetInfo
 from anyprobe.exporters import base
 from support.browser import opened_in_a_browser
 from support.sample_snapshots import NO_PROCESS, refused, site, snapshot, timing

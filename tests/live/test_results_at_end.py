@@ -1,7 +1,7 @@
 """What is counted is read once at the end, however large it is, and what was armed until then is shown as armed."""
 
 import anyprobe
-from anyprobe.data.last_results import results_at_end
+from anyprobe.data.snapshots.last_results import results_at_end
 from anyprobe.probes.parts.results import Results
 
 

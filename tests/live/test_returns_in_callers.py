@@ -150,7 +150,7 @@ def test_random_calls_are_nested_as_the_program_s_own_record_has_it(random_calls
 
 def edges_of(snapshot):
     """Return how often each function called each other one, by the ends of their names; N is nobody."""
-    from anyprobe.data.calltree import by_caller
+    from anyprobe.data.findings.calltree import by_caller
 
     edges = {}
     for each in by_caller(snapshot.tree):

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import anyprobe
-from anyprobe.data.calltree import NOT_KEPT, by_caller
+from anyprobe.data.findings.calltree import NOT_KEPT, by_caller
 from support.driver import build, wait_until
 from support.learning import after_learning, since
 from support.results import timing

@@ -9,7 +9,8 @@ from collections import Counter
 import pytest
 
 import anyprobe
-from anyprobe.data import archive, layout
+from anyprobe.data.archives import archive
+from anyprobe.data.layouts import layout
 from support.driver import wait_until
 from support.results import timing
 

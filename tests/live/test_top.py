@@ -18,7 +18,7 @@ from textual.widgets import DataTable, Static
 
 from anyprobe.cli import main
 from anyprobe.cli.top.session import Top
-from anyprobe.data.runs import read
+from anyprobe.data.archives.runs import read
 from support.driver import PATIENCE, wait_until
 from support.image import Image
 

@@ -7,8 +7,8 @@ from collections import Counter
 from hypothesis import assume
 
 from anyprobe.core.errors import HandlerError
-from anyprobe.data import buckets
-from anyprobe.data.aggregations import Count, Hist, LQuantize, Max, Min, Quantize, Stddev, Sum
+from anyprobe.data.aggregates.aggregations import Count, Hist, LQuantize, Max, Min, Quantize, Stddev, Sum
+from anyprobe.data.layouts import buckets
 from anyprobe.handlers.bpf.direct import direct_program
 from anyprobe.handlers.compiler import PASSES
 from anyprobe.handlers.frontend.lowering import lower

@@ -19,7 +19,7 @@ import pytest
 
 import anyprobe
 from anyprobe.binary.objects.elf import PT_INTERP, ElfFile
-from anyprobe.data.snapshot import FunctionTiming
+from anyprobe.data.snapshots.snapshot import FunctionTiming
 from anyprobe.target.system.procfs import read_stat
 from support.driver import wait_until
 

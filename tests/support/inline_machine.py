@@ -12,7 +12,7 @@ import routine_machine
 from routine_machine import ENTER, FLAGS, GATE, MASK, RED_ZONE, REGION, REGS, SLOT, STACK, STATUS, Machine
 
 from anyprobe.core.code import Comparison, Number, Update
-from anyprobe.data.layout import BLOCK_NUMBER
+from anyprobe.data.layouts.layout import BLOCK_NUMBER
 from anyprobe.isa.registers import NUMBERS
 from anyprobe.splice.codegen.handlers.inline import INLINE_ESTIMATE, Inline
 from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode, PatchWriter

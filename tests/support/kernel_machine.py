@@ -14,8 +14,8 @@ from kernel_handlers import HANDLERS
 from routine_machine import ENTER, FLAGS, REGS, STACK, STATUS, Machine
 
 from anyprobe.core.code import MISSES, InputKind
-from anyprobe.data.rings import RingReader
-from anyprobe.data.tables import TableView
+from anyprobe.data.readers.rings import RingReader
+from anyprobe.data.readers.tables import TableView
 from anyprobe.handlers.compile_cache import native_code, spliced_code
 from anyprobe.handlers.compiler import intermediate
 from anyprobe.handlers.frontend.context import InstanceLayout

@@ -1,6 +1,6 @@
 """Runs of the generated routines where calls are nested: the steps, and what a thread's block holds then."""
 
-from anyprobe.data.layout import BankLayout
+from anyprobe.data.layouts.layout import BankLayout
 from support.routine_runs import run_routines
 
 MAXACTIVE, NOTED = 64, 16

@@ -13,9 +13,9 @@ import sys
 import threading
 from dataclasses import replace
 
-from anyprobe.data.callers import CallerTables
-from anyprobe.data.costs import UNIT, Costs
-from anyprobe.data.layout import BLOCK_HEAD_BYTES, INSTANCE_BYTES, START, SWITCH_SINCE, SWITCHES, BankLayout
+from anyprobe.data.layouts.callers import CallerTables
+from anyprobe.data.layouts.layout import BLOCK_HEAD_BYTES, INSTANCE_BYTES, START, SWITCH_SINCE, SWITCHES, BankLayout
+from anyprobe.data.snapshots.costs import UNIT, Costs
 from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode, PatchWriter
 from anyprobe.splice.codegen.routines import CHILDREN, RoutineFacts, assemble_routines
 from anyprobe.splice.codegen.trampoline import HANDLED, assemble_trampolines

@@ -2,9 +2,9 @@
 
 import zlib
 
-from anyprobe.data.processes import TargetInfo
-from anyprobe.data.refused import RefusedSite
-from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
+from anyprobe.data.findings.refused import RefusedSite
+from anyprobe.data.snapshots.processes import TargetInfo
+from anyprobe.data.snapshots.snapshot import FunctionTiming, SiteResult, Snapshot
 
 NO_PROCESS = 4194305
 """A number that no process can have (Linux gives 2 ** 22 of them at most): what ends a made-up one ends no other."""

@@ -6,7 +6,7 @@ import sys
 from contextlib import suppress
 
 import anyprobe
-from anyprobe.data.leftover import Leftover
+from anyprobe.data.findings.leftover import Leftover
 from anyprobe.probes.outside import listing
 from support.driver import PATIENCE, Target, wait_until
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from anyprobe.core.errors import SpecError
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.data.snapshot import SiteResult
+from anyprobe.data.snapshots.snapshot import SiteResult
 from anyprobe.probes.providers.base import Resolution
 
 SHORTEST_MS = 1

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from anyprobe import cli
-from anyprobe.cli import measuring
+from anyprobe.cli.measurement import measuring
 from anyprobe.exporters import base
 from support.sample_snapshots import snapshot
 

@@ -19,10 +19,11 @@ ROWS = (
 )
 ROW = {package: row for row, packages in enumerate(ROWS) for package in packages}
 ORDERS = {
+    "data": ("layouts", "aggregates", "findings", "readers", "snapshots", "archives", "calls"),
     "handlers": ("types", "ir", "passes", "llvm", "x86", "frontend", "bpf"),
     "probes": (
-        "scripts", "specs", "timing", "providers", "handlers", "profiling", "watching", "optimising", "replacing",
-        "outside", "following", "parts", "selfattach", "waiting",
+        "scripts", "specs", "stacks", "forks", "timing", "providers", "handlers", "profiling", "watching", "optimising",
+        "replacing", "wanted", "outside", "following", "threads", "coverage", "parts", "selfattach", "waiting",
     ),
     "splice": (
         "journal", "memory", "plan", "emitted", "translate", "codegen", "kernel", "regions", "edits", "userspace",
@@ -47,11 +48,12 @@ PROCESSES_TO_OPEN = {
 ATTIC_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
 # Reports see snapshots and nothing else; a report that needs more is a report that touches a process.
 REPORTS_MAY_IMPORT = {
-    "anyprobe.data.snapshot", "anyprobe.data.processes", "anyprobe.data.histogram", "anyprobe.data.results",
-    "anyprobe.data.calltree", "anyprobe.data.coverage", "anyprobe.data.profile", "anyprobe.data.refused",
-    "anyprobe.data.sums", "anyprobe.data.waiting", "anyprobe.data.offcpu", "anyprobe.data.differences",
-    "anyprobe.data.heatmaps", "anyprobe.data.metrics", "anyprobe.data.calls", "anyprobe.data.matching",
-    "anyprobe.data.timeline", "anyprobe.core.later",
+    "anyprobe.data.snapshots.snapshot", "anyprobe.data.snapshots.processes", "anyprobe.data.layouts.histogram",
+    "anyprobe.data.aggregates.results", "anyprobe.data.findings.calltree", "anyprobe.data.findings.coverage",
+    "anyprobe.data.snapshots.profile", "anyprobe.data.findings.refused", "anyprobe.data.snapshots.sums",
+    "anyprobe.data.findings.waiting", "anyprobe.data.findings.offcpu", "anyprobe.data.archives.differences",
+    "anyprobe.data.snapshots.heatmaps", "anyprobe.data.snapshots.metrics", "anyprobe.data.calls.recorded",
+    "anyprobe.data.calls.matching", "anyprobe.data.calls.timeline", "anyprobe.core.later",
     "anyprobe.core.printable",
 }  # fmt: skip
 

@@ -15,7 +15,7 @@ from enum import IntEnum
 
 import click
 
-from anyprobe.cli import streams
+from anyprobe.cli.terminal import streams
 from anyprobe.core.errors import OutputFailed
 
 COMMANDS = {
@@ -166,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     streams.prepare()
     if "_ANYPROBE_COMPLETE" in os.environ:
-        from anyprobe.cli import completing
+        from anyprobe.cli.syntax import completing
 
         completing.register()
     before, program = split_program(list(sys.argv[1:] if arguments is None else arguments))

@@ -27,7 +27,7 @@ class InputKind(StrEnum):
     ROUTINE = "routine"
     """Address of a routine by name."""
     UNWINDING = "unwinding"
-    """Address of the tables by which stacks are gone up, see ``data.unwinding``."""
+    """Address of the tables by which stacks are gone up, see ``data.layouts.unwinding``."""
     MISSES = "misses"
     """Address of the counters of what went wrong, one word for each ``Miss``."""
 
@@ -118,7 +118,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class RecordedEnd:
-    """All that a recorder of calls does: it writes one record into the thread's own ring, as ``data.rings`` says.
+    """All that a recorder of calls does: write one record into the thread's own ring, as ``data.readers.rings`` says.
 
     A patch may do this in its stead for threads that have a ring with room, and whose number is from 1 to ``rows - 1``.
     """

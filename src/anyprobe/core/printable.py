@@ -39,11 +39,11 @@ class Brief:
 
     def __repr__(self) -> str:
         """Return one line."""
-        return f"<{printable(_shown(self).line_of(self))}>"
+        return f"<{printable(_shown().line_of(self))}>"
 
     def _repr_html_(self) -> str:
         """Return what notebooks show."""
-        text: str = _shown(self).page_of(self)
+        text: str = _shown().page_of(self)
         return text
 
 
@@ -62,7 +62,7 @@ class Tables(Brief):
         Raises:
             UsageError: there is no such table.
         """
-        found: list[dict[str, Any]] = _shown(self).rows_of(self, of)
+        found: list[dict[str, Any]] = _shown().rows_of(self, of)
         return found
 
     def columns(self, of: str | None = None) -> dict[str, list[Any]]:
@@ -83,7 +83,7 @@ class Tables(Brief):
         Raises:
             UsageError: there is no such table, or no pandas.
         """
-        return _shown(self).library("pandas").DataFrame(self.columns(of))
+        return _shown().library("pandas").DataFrame(self.columns(of))
 
     def to_polars(self, of: str | None = None) -> Any:  # noqa: ANN401
         """Return a table as a ``polars.DataFrame``; raises as ``to_pandas`` does.
@@ -91,7 +91,7 @@ class Tables(Brief):
         Args:
             of: the table, see ``rows``.
         """
-        return _shown(self).library("polars").DataFrame(self.columns(of), strict=False, infer_schema_length=None)
+        return _shown().library("polars").DataFrame(self.columns(of), strict=False, infer_schema_length=None)
 
     def to_arrow(self, of: str | None = None) -> Any:  # noqa: ANN401
         """Return a table as a ``pyarrow.Table``; raises as ``to_pandas`` does.
@@ -99,12 +99,12 @@ class Tables(Brief):
         Args:
             of: the table, see ``rows``.
         """
-        return _shown(self).library("pyarrow", "arrow").table(self.columns(of))
+        return _shown().library("pyarrow", "arrow").table(self.columns(of))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Return the first table that has rows by Arrow's PyCapsule protocol, which DuckDB and others read."""
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
 
-def _shown(value: Brief) -> Any:  # noqa: ANN401 - a module
-    return importlib.import_module(f"{type(value).__module__.rpartition('.')[0]}.shown")
+def _shown() -> Any:  # noqa: ANN401 - a module
+    return importlib.import_module("anyprobe.data.snapshots.shown")

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import TextIO
 from weakref import WeakKeyDictionary
 
-from anyprobe.data.runs import RunInfo, Writer
+from anyprobe.data.archives.runs import RunInfo, Writer
 from anyprobe.exporters.base import Measurement, Needs
 
 

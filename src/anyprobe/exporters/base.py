@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from anyprobe.data.snapshot import Snapshot
+from anyprobe.data.snapshots.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from anyprobe.data.runs import Run
+    from anyprobe.data.archives.runs import Run
 
 BUILT_IN = {
     "json": "anyprobe.exporters.json_document",

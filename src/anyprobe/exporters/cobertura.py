@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TextIO
 
 from anyprobe.core.printable import printable
-from anyprobe.data.coverage import Hits, Tally
+from anyprobe.data.findings.coverage import Hits, Tally
 from anyprobe.exporters.base import Measurement, Needs
 
 _DOCTYPE = '<!DOCTYPE coverage SYSTEM "http://cobertura.sourceforge.net/xml/coverage-04.dtd">'

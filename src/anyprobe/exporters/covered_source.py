@@ -4,7 +4,7 @@ from importlib.resources import files
 from typing import Any, TextIO
 
 from anyprobe.core.printable import printable
-from anyprobe.data.coverage import ATTACH, START, Coverage, Tally
+from anyprobe.data.findings.coverage import ATTACH, START, Coverage, Tally
 from anyprobe.exporters.base import Measurement, Needs
 from anyprobe.exporters.json_document import in_page
 

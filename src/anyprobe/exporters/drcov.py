@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TextIO
 
 from anyprobe.core.printable import printable
-from anyprobe.data.coverage import Coverage, CoveredModule
+from anyprobe.data.findings.coverage import Coverage, CoveredModule
 from anyprobe.exporters.base import Measurement, Needs
 
 _BLOCK = struct.Struct("<IHH")

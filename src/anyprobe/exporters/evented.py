@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, TextIO
 
 from anyprobe.core.arrays import unique
 from anyprobe.core.printable import printable
-from anyprobe.data.calls import Recording
-from anyprobe.data.matching import UNKNOWN
-from anyprobe.data.timeline import Calls, Gap
+from anyprobe.data.calls.matching import UNKNOWN
+from anyprobe.data.calls.recorded import Recording
+from anyprobe.data.calls.timeline import Calls, Gap
 from anyprobe.exporters.json_document import json_text
 
 if TYPE_CHECKING:

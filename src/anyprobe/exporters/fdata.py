@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TextIO
 
 from anyprobe.core.errors import UnsupportedTarget
-from anyprobe.data.coverage import Coverage, CoveredFunction, CoveredModule
+from anyprobe.data.findings.coverage import Coverage, CoveredFunction, CoveredModule
 from anyprobe.exporters.base import Measurement, Needs
 
 _HOW = "anyprobe cover --edges counts them"

@@ -9,8 +9,8 @@ from importlib.resources import files
 from typing import Any, TextIO
 
 from anyprobe.core.printable import printable
-from anyprobe.data.calltree import CallNode
-from anyprobe.data.snapshot import Snapshot
+from anyprobe.data.findings.calltree import CallNode
+from anyprobe.data.snapshots.snapshot import Snapshot
 from anyprobe.exporters.base import Measurement, Needs
 from anyprobe.exporters.json_document import in_page
 from anyprobe.exporters.stacks import pairs, trees

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TextIO
 
 from anyprobe.core.printable import printable
-from anyprobe.data.calltree import CallNode
+from anyprobe.data.findings.calltree import CallNode
 from anyprobe.exporters.base import Measurement, Needs
 from anyprobe.exporters.stacks import pairs, stacks, trees
 

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
-from anyprobe.data.snapshot import FunctionTiming, Snapshot
-from anyprobe.data.sums import total
+from anyprobe.data.snapshots.snapshot import FunctionTiming, Snapshot
+from anyprobe.data.snapshots.sums import total
 from anyprobe.exporters.base import Measurement, Needs
 
 

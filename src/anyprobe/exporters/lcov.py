@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TextIO
 
 from anyprobe.core.printable import printable
-from anyprobe.data.coverage import Branch, CoveredFunction, Tally
+from anyprobe.data.findings.coverage import Branch, CoveredFunction, Tally
 from anyprobe.exporters.base import Measurement, Needs
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from anyprobe.core.errors import UnsupportedTarget
-from anyprobe.data.coverage import Coverage, CoveredModule, Hits, most
+from anyprobe.data.findings.coverage import Coverage, CoveredModule, Hits, most
 from anyprobe.exporters.base import Measurement, Needs
 
 

@@ -8,8 +8,8 @@ line of events at once. A call without a return ends where that was seen, and sa
 from typing import TYPE_CHECKING, TextIO
 
 from anyprobe.core.printable import printable
-from anyprobe.data.calls import END_BITS, ENTRY, GAP, Events, Recording
-from anyprobe.data.matching import UNKNOWN, Matched, Matcher
+from anyprobe.data.calls.matching import UNKNOWN, Matched, Matcher
+from anyprobe.data.calls.recorded import END_BITS, ENTRY, GAP, Events, Recording
 from anyprobe.exporters.pprof import number, part
 
 if TYPE_CHECKING:

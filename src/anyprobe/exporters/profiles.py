@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from anyprobe.data.calltree import CallNode
-from anyprobe.data.profile import Profile
-from anyprobe.data.runs import Run
-from anyprobe.data.snapshot import Snapshot
+from anyprobe.data.archives.runs import Run
+from anyprobe.data.findings.calltree import CallNode
+from anyprobe.data.snapshots.profile import Profile
+from anyprobe.data.snapshots.snapshot import Snapshot
 from anyprobe.exporters.base import Measurement
 
 SAMPLES = "samples"

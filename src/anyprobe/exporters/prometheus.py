@@ -9,8 +9,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from anyprobe.core.printable import printable
-from anyprobe.data.histogram import Bucket
-from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
+from anyprobe.data.layouts.histogram import Bucket
+from anyprobe.data.snapshots.snapshot import FunctionTiming, SiteResult, Snapshot
 
 BOUNDS = (*(factor * 10**power for power in range(2, 10) for factor in (1, 2.5, 5)), 1e10)
 """The upper bounds of buckets in nanoseconds, from 100 ns to 10 s."""

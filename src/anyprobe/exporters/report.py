@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
 from anyprobe.core.printable import printable
-from anyprobe.data.heatmaps import heat_maps
-from anyprobe.data.histogram import Bucket, by_powers_of_two, is_open
-from anyprobe.data.processes import TargetInfo, busy
-from anyprobe.data.runs import Run
-from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
+from anyprobe.data.archives.runs import Run
+from anyprobe.data.layouts.histogram import Bucket, by_powers_of_two, is_open
+from anyprobe.data.snapshots.heatmaps import heat_maps
+from anyprobe.data.snapshots.processes import TargetInfo, busy
+from anyprobe.data.snapshots.snapshot import FunctionTiming, SiteResult, Snapshot
 from anyprobe.exporters import flame
 from anyprobe.exporters.base import Measurement, Needs
 

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from anyprobe.data.profile import ProfiledStack, ProfileFrame, tree_of
-from anyprobe.data.results import AggregationResult
-from anyprobe.data.snapshot import Snapshot
+from anyprobe.data.aggregates.results import AggregationResult
+from anyprobe.data.snapshots.profile import ProfiledStack, ProfileFrame, tree_of
+from anyprobe.data.snapshots.snapshot import Snapshot
 from anyprobe.exporters.base import Measurement
 
 KINDS = ("count", "sum")

@@ -4,7 +4,7 @@ import posixpath
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from anyprobe.data.calltree import CallNode
+from anyprobe.data.findings.calltree import CallNode
 from anyprobe.exporters.base import Measurement
 
 

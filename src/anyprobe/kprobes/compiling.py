@@ -9,7 +9,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from anyprobe.core.errors import KprobeError
-from anyprobe.data.aggregations import Count
+from anyprobe.data.aggregates.aggregations import Count
 from anyprobe.handlers.csource import CHandler
 from anyprobe.handlers.frontend.values import Alias
 from anyprobe.kprobes import wrapping

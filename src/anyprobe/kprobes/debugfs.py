@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anyprobe.data.leftover import kernels_line
+from anyprobe.data.findings.leftover import kernels_line
 from anyprobe.kprobes.lookup import Location
 from anyprobe.kprobes.registration import Registration
 from anyprobe.kprobes.registries import registry_of

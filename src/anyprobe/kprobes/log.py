@@ -4,12 +4,12 @@ import heapq
 from itertools import repeat
 from typing import TYPE_CHECKING
 
-from anyprobe.data.records import TIME, rows
+from anyprobe.data.aggregates.records import TIME, rows
 from anyprobe.probes.scripts.current import current
 from anyprobe.reports.records import line
 
 if TYPE_CHECKING:
-    from anyprobe.data.records import Records
+    from anyprobe.data.aggregates.records import Records
     from anyprobe.probes.providers.kernel.session import KernelSession
     from anyprobe.probes.session import Session
 

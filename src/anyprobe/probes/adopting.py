@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, overload
 
-from anyprobe.data.layout import BLOCK_REFUSED, CLOSED, UNWATCHED
+from anyprobe.data.layouts.layout import BLOCK_REFUSED, CLOSED, UNWATCHED
 from anyprobe.probes.handlers.filter_watch import FilterWatch
 from anyprobe.splice.edits import joined
 

@@ -8,9 +8,9 @@ from anyprobe.core.cachedproperty import Lazy
 
 if TYPE_CHECKING:
     from anyprobe.core.refusal import Refusal
-    from anyprobe.data.explanation import Explanation, ListedSite
-    from anyprobe.data.records import Records
-    from anyprobe.data.snapshot import Snapshot
+    from anyprobe.data.aggregates.records import Records
+    from anyprobe.data.findings.explanation import Explanation, ListedSite
+    from anyprobe.data.snapshots.snapshot import Snapshot
     from anyprobe.handlers.types.annotations import AnyType
     from anyprobe.probes.handlers.points import Handler
     from anyprobe.probes.scripts.events import Emitting, Events, Listener, Listeners, SessionEvents
@@ -249,7 +249,7 @@ class Emitted(ABC):
         Args:
             final: as for ``records``.
         """
-        from anyprobe.data.records import rows_by_time
+        from anyprobe.data.aggregates.records import rows_by_time
 
         return rows_by_time(self.records(final=final))
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.binary.images.modules import LoadedObject
 from anyprobe.core.refusal import Refusal
-from anyprobe.data.processes import TargetInfo
+from anyprobe.data.snapshots.processes import TargetInfo
 from anyprobe.probes import reading
 from anyprobe.probes.handlers.decorators import Decorators
 from anyprobe.probes.host import ProbeHost
@@ -88,7 +88,7 @@ class ComposedHost(ProbeHost):
         known = TargetInfo(self.pid, self.exe, self.exit_status, alive=alive, called=self.called)
         if not known.killed_by:
             return known
-        from anyprobe.probes.death import death_of
+        from anyprobe.probes.stacks.death import death_of
 
         death = death_of(self, self.exit_status)
         if death is None:

@@ -10,7 +10,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from anyprobe.core.errors import UsageError
-from anyprobe.data.snapshot import Snapshot
+from anyprobe.data.snapshots.snapshot import Snapshot
 from anyprobe.probes.duties import Duties, duties_of
 from anyprobe.probes.options import OptionNames, SessionOptions
 from anyprobe.probes.specs.spec import Spec, parsed

@@ -10,8 +10,8 @@ from anyprobe.binary.images.modules import LoadedObject
 from anyprobe.core.cachedproperty import Lazy
 from anyprobe.core.errors import UsageError
 from anyprobe.core.refusal import Refusal
-from anyprobe.data.processes import TargetInfo
-from anyprobe.probes.children import Children
+from anyprobe.data.snapshots.processes import TargetInfo
+from anyprobe.probes.forks.children import Children
 from anyprobe.probes.handlers.handler_watch import HandlerWatch
 from anyprobe.probes.options import SessionOptions
 from anyprobe.probes.probe import Probe
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from anyprobe.binary.images.modules import ObjectFiles
     from anyprobe.probes.adopting import Adopting
     from anyprobe.probes.handlers.trampolining import Trampolines
-    from anyprobe.probes.live_proof import LiveProof
-    from anyprobe.probes.slices import Slices
-    from anyprobe.probes.symbols import Symbols
-    from anyprobe.probes.thread_ids import ThreadIds
+    from anyprobe.probes.stacks.symbols import Symbols
+    from anyprobe.probes.threads.thread_ids import ThreadIds
     from anyprobe.probes.timing.thread_names import ThreadNames
+    from anyprobe.probes.wanted.live_proof import LiveProof
+    from anyprobe.probes.wanted.slices import Slices
     from anyprobe.splice.engine import Engine
     from anyprobe.target.base import ProcessQuiescence
     from anyprobe.target.system.procfs import Mapping
@@ -73,7 +73,7 @@ class ProbeHost(ABC):
         self.warnings: Sequence[str] = ()
         """What the user should know."""
         if options.strategy == Strategy.TRAP:
-            from anyprobe.probes import trapping
+            from anyprobe.probes.wanted import trapping
 
             self.warnings = [trapping.WARNING]
         self.has_gates = True
@@ -107,7 +107,7 @@ class ProbeHost(ABC):
         self.slices: Slices | None = None
         """What places probes piece by piece, where there is a time for it."""
         if options.max_setup is not None:
-            from anyprobe.probes import slices
+            from anyprobe.probes.wanted import slices
 
             self.slices = slices.Slices(self, options.max_setup)
 
@@ -128,7 +128,7 @@ class ProbeHost(ABC):
         """Return why a site cannot be had, whatever its code is."""
         refusal = self.objects.refusal(site.object)
         if refusal is None and Strategy.TRAP in self.splicing.planning.allowed:
-            from anyprobe.probes import trapping
+            from anyprobe.probes.wanted import trapping
 
             return trapping.trap_refusal(self.objects, site)
         return refusal
@@ -207,7 +207,7 @@ class ProbeHost(ABC):
     @Lazy
     def thread_ids(self) -> "ThreadIds":
         """Whether threads have their ids where generated code reads them."""
-        from anyprobe.probes.thread_ids import ThreadIds
+        from anyprobe.probes.threads.thread_ids import ThreadIds
 
         return ThreadIds(self.splicing.access, self.process)
 
@@ -227,7 +227,7 @@ class ProbeHost(ABC):
     @Lazy
     def symbols(self) -> "Symbols[ObjectTable]":
         """The names of addresses in the target."""
-        from anyprobe.probes.symbols import Symbols
+        from anyprobe.probes.stacks.symbols import Symbols
 
         return Symbols(self.objects)
 
@@ -241,7 +241,7 @@ class ProbeHost(ABC):
     @Lazy
     def proof(self) -> "LiveProof":
         """What the program's files say about changes without a stop."""
-        from anyprobe.probes.live_proof import LiveProof
+        from anyprobe.probes.wanted.live_proof import LiveProof
 
         return LiveProof(self.objects)
 

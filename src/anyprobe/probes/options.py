@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import TypedDict
 
 from anyprobe.core.errors import UsageError
-from anyprobe.data.layout import MAXACTIVE
+from anyprobe.data.layouts.layout import MAXACTIVE
 
 RETURNS = ("auto", "exits", "callers", "trampoline")
 PENDING = ("once", "never", "modules", "always")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.data.layout import CERTAIN, JUMPED
+from anyprobe.data.layouts.layout import CERTAIN, JUMPED
 from anyprobe.probes.providers.function.resolve import ResolvedSite
 from anyprobe.probes.specs.dtrace import EACH
 from anyprobe.probes.specs.parts import Spec

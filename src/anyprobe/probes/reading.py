@@ -7,13 +7,13 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from anyprobe.core.refusal import Refusal
-from anyprobe.data import histogram
-from anyprobe.data.layout import CALL_LEARNING, CALL_UNSEEN, CROWDED, NEXT_BLOCK
-from anyprobe.data.near_reader import NearReader
-from anyprobe.data.processes import ProcessInfo
-from anyprobe.data.reader import BankReader, Extents, ForkChild, Whose
-from anyprobe.data.snapshot import ExitKind, FunctionTiming, SiteResult
-from anyprobe.data.taken import costs_in, settled
+from anyprobe.data.layouts import histogram
+from anyprobe.data.layouts.layout import CALL_LEARNING, CALL_UNSEEN, CROWDED, NEXT_BLOCK
+from anyprobe.data.readers.near_reader import NearReader
+from anyprobe.data.readers.reader import BankReader, Extents, ForkChild, Whose
+from anyprobe.data.snapshots.processes import ProcessInfo
+from anyprobe.data.snapshots.snapshot import ExitKind, FunctionTiming, SiteResult
+from anyprobe.data.snapshots.taken import costs_in, settled
 from anyprobe.probes.probe import Place, Probe, Timed, at_run_time
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.codegen.trampoline import UNREPLACED
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from anyprobe.binary.images.modules import LoadedObject
-    from anyprobe.data.calltree import CallNode
-    from anyprobe.data.costs import Costs
-    from anyprobe.data.processes import ProcessCounts
-    from anyprobe.data.reader import RecordValues
-    from anyprobe.data.taken import Taken
-    from anyprobe.probes.children import Children
+    from anyprobe.data.findings.calltree import CallNode
+    from anyprobe.data.readers.reader import RecordValues
+    from anyprobe.data.snapshots.costs import Costs
+    from anyprobe.data.snapshots.processes import ProcessCounts
+    from anyprobe.data.snapshots.taken import Taken
+    from anyprobe.probes.forks.children import Children
     from anyprobe.probes.timing.threads import ThreadParts
 
 
@@ -65,7 +65,7 @@ class BankValues:
         if not self._now or isinstance(bank, GoroutineBank):
             return 0
         if bank not in self._running:
-            from anyprobe.data.open_calls import running_calls
+            from anyprobe.data.readers.open_calls import running_calls
 
             times = self._now, (self._ran if bank.layout.on_processors else None)
             each = (running_calls(block, bank.layout, *times) for block in self.reader(bank).open_blocks())
@@ -176,7 +176,7 @@ def _extents(bank: SlotBank | NearBank) -> Iterator[tuple[int, int]]:
 
 
 def _open_calls(bank: GoroutineBank) -> dict[int, int]:
-    from anyprobe.data.goroutines import open_calls
+    from anyprobe.data.layouts.goroutines import open_calls
 
     table = bank.table
     assert table is not None
@@ -391,7 +391,7 @@ def _timing(
     whose: Whose = "all",
     known: "_Known | None" = None,
 ) -> FunctionTiming:
-    from anyprobe.data.nested import NestedTiming
+    from anyprobe.data.snapshots.nested import NestedTiming
 
     places, callers, refused, exit_kind = known or _known(timed)
     record = values.reader(bank).record(group.offset, whose)
@@ -430,7 +430,7 @@ def _timing(
 def _taken(record: "RecordValues", costs: "Costs", ns_per_tick: float) -> "Taken | None":
     if not costs.whole:
         return None
-    from anyprobe.data.taken import Taken
+    from anyprobe.data.snapshots.taken import Taken
 
     return Taken.of(record, costs, ns_per_tick)
 
@@ -439,7 +439,7 @@ def call_trees(
     probes: Sequence[Probe], children: "Children", ns_per_tick: float, processes: "Sequence[ProcessCounts]"
 ) -> "tuple[tuple[CallNode, ...], tuple[ProcessCounts, ...]]":
     """Return the tree of all timed calls, and processes, of which the target is the first, with their own ones."""
-    from anyprobe.data.calltree import merged
+    from anyprobe.data.findings.calltree import merged
     from anyprobe.probes.timing.calltrees import trees_of
 
     trees = trees_of(probes, BankValues(), children, ns_per_tick)

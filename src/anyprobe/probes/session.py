@@ -175,7 +175,7 @@ class Session:
 
     def _repr_html_(self) -> str:
         """Return what notebooks show: what was counted so far."""
-        from anyprobe.data.shown import page_of
+        from anyprobe.data.snapshots.shown import page_of
 
         return page_of(self.snapshot())
 

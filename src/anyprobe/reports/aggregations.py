@@ -6,9 +6,9 @@ from typing import TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from anyprobe.data.results import AggregationResult, CellValue, Key, MapResult
-from anyprobe.data.snapshot import Snapshot
-from anyprobe.data.sums import total
+from anyprobe.data.aggregates.results import AggregationResult, CellValue, Key, MapResult
+from anyprobe.data.snapshots.snapshot import Snapshot
+from anyprobe.data.snapshots.sums import total
 from anyprobe.reports.distribution import (
     Distribution,
     Durations,

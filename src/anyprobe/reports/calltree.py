@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from anyprobe.core.printable import printable
-from anyprobe.data.calltree import CallNode, by_caller, folded, time_of
-from anyprobe.data.snapshot import Snapshot
+from anyprobe.data.findings.calltree import CallNode, by_caller, folded, time_of
+from anyprobe.data.snapshots.snapshot import Snapshot
 from anyprobe.reports.heading import clauses, print_heading, print_refusals
 from anyprobe.reports.losses import print_losses
 from anyprobe.reports.plain import escape

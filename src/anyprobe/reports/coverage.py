@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from anyprobe.core.printable import printable
-from anyprobe.data.coverage import Coverage, Hits, Tally
-from anyprobe.data.snapshot import Snapshot
+from anyprobe.data.findings.coverage import Coverage, Hits, Tally
+from anyprobe.data.snapshots.snapshot import Snapshot
 from anyprobe.reports.heading import print_heading, print_refusals
 from anyprobe.reports.losses import print_losses
 from anyprobe.reports.plain import Rows, escape

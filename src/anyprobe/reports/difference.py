@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from anyprobe.data.differences import Change, Difference
-from anyprobe.data.snapshot import Snapshot
+from anyprobe.data.archives.differences import Change, Difference
+from anyprobe.data.snapshots.snapshot import Snapshot
 from anyprobe.reports import timings
 from anyprobe.reports.heading import name_of
 from anyprobe.reports.quantities import counted, duration, number, rate

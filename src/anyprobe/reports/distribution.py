@@ -6,8 +6,8 @@ from typing import Protocol
 
 from rich.console import Console
 
-from anyprobe.data import histogram
-from anyprobe.data.histogram import Bucket, Quantile
+from anyprobe.data.layouts import histogram
+from anyprobe.data.layouts.histogram import Bucket, Quantile
 from anyprobe.reports import quantities
 from anyprobe.reports.plain import escape
 

@@ -7,8 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from anyprobe.core.printable import printable
-from anyprobe.data.histogram import Bucket, located
-from anyprobe.data.results import CellValue, Key
+from anyprobe.data.aggregates.results import CellValue, Key
+from anyprobe.data.layouts.histogram import Bucket, located
 from anyprobe.reports.distribution import GAP, Scale, shown_percentile
 from anyprobe.reports.quantities import number
 

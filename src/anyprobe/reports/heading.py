@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from anyprobe.data.processes import TargetInfo, busy, place_of_death
-from anyprobe.data.refused import RefusedSite
-from anyprobe.data.snapshot import Snapshot
+from anyprobe.data.findings.refused import RefusedSite
+from anyprobe.data.snapshots.processes import TargetInfo, busy, place_of_death
+from anyprobe.data.snapshots.snapshot import Snapshot
 from anyprobe.reports.plain import escape
 from anyprobe.reports.quantities import counted, duration, edge, milliseconds, percent
 

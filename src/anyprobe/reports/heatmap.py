@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from anyprobe.core.printable import printable
-from anyprobe.data.heatmaps import HeatMap, heat_maps
-from anyprobe.data.snapshot import Snapshot
+from anyprobe.data.snapshots.heatmaps import HeatMap, heat_maps
+from anyprobe.data.snapshots.snapshot import Snapshot
 from anyprobe.reports.distribution import Durations, Numbers
 from anyprobe.reports.grid import SHADES
 from anyprobe.reports.plain import escape

@@ -2,7 +2,7 @@
 
 from rich.console import Console
 
-from anyprobe.data.snapshot import FunctionTiming, Snapshot
+from anyprobe.data.snapshots.snapshot import FunctionTiming, Snapshot
 from anyprobe.reports import distribution
 from anyprobe.reports.distribution import Distribution, Durations
 from anyprobe.reports.heading import (

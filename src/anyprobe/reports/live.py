@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from anyprobe.data.calltree import Calls, by_caller
-from anyprobe.data.snapshot import FunctionTiming, Snapshot
+from anyprobe.data.findings.calltree import Calls, by_caller
+from anyprobe.data.snapshots.snapshot import FunctionTiming, Snapshot
 from anyprobe.reports.quantities import duration, rate
 from anyprobe.reports.timings import mean_of, percentile, total_ns
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from anyprobe.data.snapshot import Snapshot
+from anyprobe.data.snapshots.snapshot import Snapshot
 from anyprobe.reports.plain import escape
 from anyprobe.reports.quantities import counted
 

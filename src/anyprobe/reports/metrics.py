@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from anyprobe.data.metrics import LEFT, NESTED, UNBEGUN, Metric, Series, points_of, shown_keys, times_of
+from anyprobe.data.snapshots.metrics import LEFT, NESTED, UNBEGUN, Metric, Series, points_of, shown_keys, times_of
 from anyprobe.reports.heading import print_heading, print_left_out, print_refusals
 from anyprobe.reports.losses import print_losses
 from anyprobe.reports.plain import Rows, escape
@@ -13,7 +13,7 @@ from anyprobe.reports.quantities import counted
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from anyprobe.data.snapshot import Snapshot
+    from anyprobe.data.snapshots.snapshot import Snapshot
 
 _SAID = {
     LEFT: "left without an end that was seen: counted until it was begun again, not after that",

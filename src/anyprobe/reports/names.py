@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
-from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
+from anyprobe.data.snapshots.snapshot import FunctionTiming, SiteResult, Snapshot
 
 if TYPE_CHECKING:
-    from anyprobe.data.calltree import CallNode
-    from anyprobe.data.profile import Profile
+    from anyprobe.data.findings.calltree import CallNode
+    from anyprobe.data.snapshots.profile import Profile
 
 LONGEST = 60
 """Characters of a name that is shown as it is."""

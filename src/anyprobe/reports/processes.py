@@ -4,8 +4,8 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from anyprobe.data.snapshot import Snapshot
-from anyprobe.data.sums import total
+from anyprobe.data.snapshots.snapshot import Snapshot
+from anyprobe.data.snapshots.sums import total
 from anyprobe.reports.heading import clauses, print_heading, print_left_out, print_refusals, tail_clause
 from anyprobe.reports.losses import print_losses
 from anyprobe.reports.plain import Rows, escape
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from anyprobe.data.processes import ProcessInfo
-    from anyprobe.data.snapshot import FunctionTiming
+    from anyprobe.data.snapshots.processes import ProcessInfo
+    from anyprobe.data.snapshots.snapshot import FunctionTiming
 
 
 def print_by_process(snapshot: Snapshot, console: "Console", top: int = 0) -> None:

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from anyprobe.data.calltree import CallNode, folded, time_of
-from anyprobe.data.profile import Profile
+from anyprobe.data.findings.calltree import CallNode, folded, time_of
+from anyprobe.data.snapshots.profile import Profile
 from anyprobe.reports.heading import NAMED_TARGETS, name_of, print_deaths
 from anyprobe.reports.plain import Rows, escape
 from anyprobe.reports.quantities import counted, percent

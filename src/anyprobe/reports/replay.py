@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from anyprobe.core.printable import printable
-from anyprobe.data.calls import Recording
-from anyprobe.data.matching import UNKNOWN
-from anyprobe.data.timeline import FAR, LOST, Calls, Gap
+from anyprobe.data.calls.matching import UNKNOWN
+from anyprobe.data.calls.recorded import Recording
+from anyprobe.data.calls.timeline import FAR, LOST, Calls, Gap
 from anyprobe.reports.quantities import counted, duration
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from anyprobe.data.snapshot import SiteResult, Snapshot
-from anyprobe.data.sums import total
+from anyprobe.data.snapshots.snapshot import SiteResult, Snapshot
+from anyprobe.data.snapshots.sums import total
 from anyprobe.reports.heading import GONE_NOTE, print_heading, print_left_out, print_refusals, tail_clause
 from anyprobe.reports.losses import print_losses
 from anyprobe.reports.plain import Rows, escape

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from anyprobe.data.snapshot import Snapshot
-from anyprobe.data.sums import total
+from anyprobe.data.snapshots.snapshot import Snapshot
+from anyprobe.data.snapshots.sums import total
 from anyprobe.reports.heading import clauses, print_heading, print_left_out, print_refusals
 from anyprobe.reports.losses import print_losses
 from anyprobe.reports.plain import Rows
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from anyprobe.data.processes import ThreadTimes
-    from anyprobe.data.snapshot import FunctionTiming
+    from anyprobe.data.snapshots.processes import ThreadTimes
+    from anyprobe.data.snapshots.snapshot import FunctionTiming
 
 _LEFT_OUT_FIRST = ("min", "p90", "p50", "thread", "mean", "module", "p99")
 """Columns that a narrow terminal has no room for, in this order."""

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from anyprobe.data.snapshot import FunctionTiming, Snapshot
-from anyprobe.data.sums import total
+from anyprobe.data.snapshots.snapshot import FunctionTiming, Snapshot
+from anyprobe.data.snapshots.sums import total
 from anyprobe.reports.plain import Rows, escape
 from anyprobe.reports.quantities import counted, duration, edge, mean
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from anyprobe.data.offcpu import Asleep, Cause, State, asleep_in, kernel_numbers
-from anyprobe.data.snapshot import Snapshot
-from anyprobe.data.waiting import OF_LOCKS, Lock, LockKind, Waits, locks_of, outside
+from anyprobe.data.findings.offcpu import Asleep, Cause, State, asleep_in, kernel_numbers
+from anyprobe.data.findings.waiting import OF_LOCKS, Lock, LockKind, Waits, locks_of, outside
+from anyprobe.data.snapshots.snapshot import Snapshot
 from anyprobe.reports.heading import print_heading, print_refusals
 from anyprobe.reports.losses import print_losses, print_unhandled
 from anyprobe.reports.plain import Rows, escape
@@ -15,7 +15,7 @@ from anyprobe.reports.quantities import counted, duration, percent
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from anyprobe.data.results import CellValue
+    from anyprobe.data.aggregates.results import CellValue
 
 _DETAILED = 3
 """Locks of which waiters and holders are shown, and places of each."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.data.costs import NO_COSTS
-from anyprobe.data.layout import CALLERS, MAXACTIVE, NODES, BankLayout
+from anyprobe.data.layouts.layout import CALLERS, MAXACTIVE, NODES, BankLayout
+from anyprobe.data.snapshots.costs import NO_COSTS
 from anyprobe.splice.apply.preparation import Preparation, ThreadSlotUnusable
 from anyprobe.splice.apply.saved_pcs import FramesOnStacks
 from anyprobe.splice.apply.semaphores import Semaphores

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from anyprobe.core.address import PAGE
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Refusal
-from anyprobe.data.layout import BankLayout
+from anyprobe.data.layouts.layout import BankLayout
 from anyprobe.probes.providers.function.clobbering import clobbers
 from anyprobe.splice.apply.site_clobbers import SiteClobbers
 from anyprobe.splice.apply.transaction import SavedPcs, Transaction

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.data.explanation import Explanation, Line, ListedSite
-from anyprobe.data.leftover import Leftover, RemovalReport
+from anyprobe.data.findings.explanation import Explanation, Line, ListedSite
+from anyprobe.data.findings.leftover import Leftover, RemovalReport
 from anyprobe.probes import opening
 from anyprobe.probes.outside import leftover, listing
 from support.sample_snapshots import snapshot, timing

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from anyprobe.cli import main
-from anyprobe.data.explanation import Explanation, Line
+from anyprobe.data.findings.explanation import Explanation, Line
 from anyprobe.probes.providers.kernel import explaining
 
 START = 0xFFFF_FFFF_8145_7340

@@ -1,14 +1,15 @@
 import json
 import sys
 
-from anyprobe.cli import main, output
+from anyprobe.cli import main
 from anyprobe.cli.commands import doctor
 from anyprobe.cli.commands import list as listing
 from anyprobe.cli.doctor import machine_checks
 from anyprobe.cli.doctor.finding import Finding
+from anyprobe.cli.terminal import output
 from anyprobe.core.errors import NoSuchProcess
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.data.explanation import ListedSite
+from anyprobe.data.findings.explanation import ListedSite
 from anyprobe.probes.outside import leftover
 
 NO_PID = (1 << 22) + 1

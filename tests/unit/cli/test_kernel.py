@@ -9,14 +9,15 @@ import time
 import jsonschema
 import pytest
 
-from anyprobe.cli import main, options
+from anyprobe.cli import main
 from anyprobe.cli.commands.schema import text_of
+from anyprobe.cli.syntax import options
 from anyprobe.core.errors import PermissionDenied, SpecError, TargetError, UnsupportedTarget
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.data.explanation import ListedSite
-from anyprobe.data.processes import TargetInfo
-from anyprobe.data.refused import RefusedSite
-from anyprobe.data.snapshot import Snapshot
+from anyprobe.data.findings.explanation import ListedSite
+from anyprobe.data.findings.refused import RefusedSite
+from anyprobe.data.snapshots.processes import TargetInfo
+from anyprobe.data.snapshots.snapshot import Snapshot
 from anyprobe.probes.providers.kernel import mechanisms
 from anyprobe.probes.providers.kernel import session as kernel_session
 from anyprobe.probes.scripts.hooks import Scripted

@@ -8,13 +8,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from anyprobe.cli import main, records
-from anyprobe.cli.expressions import parse
-from anyprobe.cli.handlerplaces import Ends, one_by_one, place_in
-from anyprobe.cli.handlertext import HandlerText
-from anyprobe.cli.knownfunctions import FUNCTIONS_LIMIT, knowledge_of, received
+from anyprobe.cli import main
+from anyprobe.cli.handlers import records
+from anyprobe.cli.handlers.expressions import parse
+from anyprobe.cli.handlers.handlerplaces import Ends, one_by_one, place_in
+from anyprobe.cli.handlers.handlertext import HandlerText
+from anyprobe.cli.handlers.knownfunctions import FUNCTIONS_LIMIT, knowledge_of, received
 from anyprobe.core.errors import HandlerError, UnsupportedTarget
-from anyprobe.data.records import Field, RecordType
+from anyprobe.data.aggregates.records import Field, RecordType
 from anyprobe.handlers.types.annotations import boolean, i8, i32, i64, ptr, u64
 from anyprobe.handlers.types.calling_convention import Prototype
 from anyprobe.handlers.types.layouts import ArrayType

@@ -1,7 +1,7 @@
 """What is shown of a function whose parameters and result debug information describes."""
 
-from anyprobe.cli.expressions import parse
-from anyprobe.cli.knownfunctions import Knowledge, received
+from anyprobe.cli.handlers.expressions import parse
+from anyprobe.cli.handlers.knownfunctions import Knowledge, received
 from anyprobe.handlers.types.annotations import u32, u64
 from anyprobe.handlers.types.calling_convention import Located, Piece, Prototype
 

@@ -10,10 +10,11 @@ import click
 import pytest
 from rich.console import Console
 
-from anyprobe.cli import contradictions, main, measuring
-from anyprobe.data.calltree import CallNode
-from anyprobe.data.nested import NestedTiming
-from anyprobe.data.processes import ProcessCounts, ProcessInfo, ThreadTimes
+from anyprobe.cli import main
+from anyprobe.cli.measurement import contradictions, measuring
+from anyprobe.data.findings.calltree import CallNode
+from anyprobe.data.snapshots.nested import NestedTiming
+from anyprobe.data.snapshots.processes import ProcessCounts, ProcessInfo, ThreadTimes
 from support.sample_snapshots import snapshot, timing
 
 COMMANDS = {

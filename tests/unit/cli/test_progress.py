@@ -10,7 +10,8 @@ import time
 
 import pytest
 
-from anyprobe.cli import main, output
+from anyprobe.cli import main
+from anyprobe.cli.terminal import output
 from anyprobe.probes import opening
 
 

@@ -4,13 +4,13 @@ import random
 
 import pytest
 
-from anyprobe.data.aggregations import Count, Hist, Stddev
-from anyprobe.data.keys import UNKEYED, KeyPart, KeyShape
-from anyprobe.data.maps import HEAD_BYTES as MAP_HEAD
-from anyprobe.data.maps import Map, MapLayout, MapView
-from anyprobe.data.records import Field, RecordType
-from anyprobe.data.rings import HEAD_BYTES, ROW_BYTES, RingLayout, RingReader
-from anyprobe.data.tables import TableLayout, TableView
+from anyprobe.data.aggregates.aggregations import Count, Hist, Stddev
+from anyprobe.data.aggregates.records import Field, RecordType
+from anyprobe.data.layouts.keys import UNKEYED, KeyPart, KeyShape
+from anyprobe.data.readers.maps import HEAD_BYTES as MAP_HEAD
+from anyprobe.data.readers.maps import Map, MapLayout, MapView
+from anyprobe.data.readers.rings import HEAD_BYTES, ROW_BYTES, RingLayout, RingReader
+from anyprobe.data.readers.tables import TableLayout, TableView
 
 KEY = KeyShape((KeyPart("signed"), KeyPart("string", 2)))
 

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from anyprobe.data.aggregations import Count
-from anyprobe.data.keys import KeyPart, KeyShape
-from anyprobe.data.records import Field, RecordType, named, rows
-from anyprobe.data.stacks import COUNT, DEPTH_LIMIT, FRAMES, HEAD_BYTES, PLACE_BYTES, PLACES, SIZE, StackView
-from anyprobe.data.tables import ROW_HEAD_BYTES, USED, TableLayout, TableView
-from anyprobe.data.unwinding import BASE, CURRENT, LAST, RANGE_BYTES, ROWS, Range, UnwindRegion, room_for
+from anyprobe.data.aggregates.aggregations import Count
+from anyprobe.data.aggregates.records import Field, RecordType, named, rows
+from anyprobe.data.layouts.keys import KeyPart, KeyShape
+from anyprobe.data.layouts.stacks import COUNT, DEPTH_LIMIT, FRAMES, HEAD_BYTES, PLACE_BYTES, PLACES, SIZE, StackView
+from anyprobe.data.layouts.unwinding import BASE, CURRENT, LAST, RANGE_BYTES, ROWS, Range, UnwindRegion, room_for
+from anyprobe.data.readers.tables import ROW_HEAD_BYTES, USED, TableLayout, TableView
 
 SHAPE = KeyShape((KeyPart("func"), KeyPart("signed"), KeyPart("stack")))
 

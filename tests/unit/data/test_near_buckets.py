@@ -5,8 +5,8 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anyprobe.data.layout import NEAR_BUCKETS, NEXT_BLOCK, RECORD_BUCKETS, RECORD_COUNT, BankLayout
-from anyprobe.data.reader import BankReader, Blocks
+from anyprobe.data.layouts.layout import NEAR_BUCKETS, NEXT_BLOCK, RECORD_BUCKETS, RECORD_COUNT, BankLayout
+from anyprobe.data.readers.reader import BankReader, Blocks
 
 BLOCKS, RECORDS = 3, 2
 CALLS = st.integers(0, 1 << 31)

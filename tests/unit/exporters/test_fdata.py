@@ -5,9 +5,9 @@ import io
 import pytest
 
 from anyprobe.core.errors import UnsupportedTarget
-from anyprobe.data.coverage import Coverage, CoveredFunction, CoveredModule, Edge
-from anyprobe.data.processes import TargetInfo
-from anyprobe.data.snapshot import Snapshot
+from anyprobe.data.findings.coverage import Coverage, CoveredFunction, CoveredModule, Edge
+from anyprobe.data.snapshots.processes import TargetInfo
+from anyprobe.data.snapshots.snapshot import Snapshot
 from anyprobe.exporters.base import Measurement, exporter_of
 
 WORK = CoveredFunction(

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anyprobe.data.calltree import CallNode
-from anyprobe.data.processes import ProcessCounts, ProcessInfo, TargetInfo
-from anyprobe.data.profile import Profile, ProfiledStack, ProfileFrame
+from anyprobe.data.findings.calltree import CallNode
+from anyprobe.data.snapshots.processes import ProcessCounts, ProcessInfo, TargetInfo
+from anyprobe.data.snapshots.profile import Profile, ProfiledStack, ProfileFrame
 from anyprobe.exporters import base
 from anyprobe.exporters.flame import walk
 from anyprobe.exporters.icicle import inverted

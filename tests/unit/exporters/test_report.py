@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
-from anyprobe.data.coverage import Coverage, CoveredFunction, CoveredModule
-from anyprobe.data.histogram import HIGHEST
-from anyprobe.data.interval import since
-from anyprobe.data.nested import NestedTiming
-from anyprobe.data.processes import TargetInfo
-from anyprobe.data.profile import Profile, ProfiledStack, ProfileFrame
-from anyprobe.data.runs import Run, RunInfo
-from anyprobe.data.taken import Taken
+from anyprobe.data.archives.runs import Run, RunInfo
+from anyprobe.data.findings.coverage import Coverage, CoveredFunction, CoveredModule
+from anyprobe.data.layouts.histogram import HIGHEST
+from anyprobe.data.snapshots.interval import since
+from anyprobe.data.snapshots.nested import NestedTiming
+from anyprobe.data.snapshots.processes import TargetInfo
+from anyprobe.data.snapshots.profile import Profile, ProfiledStack, ProfileFrame
+from anyprobe.data.snapshots.taken import Taken
 from anyprobe.exporters import report
 from anyprobe.exporters.base import Measurement
 from support.sample_snapshots import NO_PROCESS, snapshot, timing

@@ -11,7 +11,7 @@ import pytest
 
 from anyprobe.binary.objects import cache
 from anyprobe.core.code import Input
-from anyprobe.data.aggregations import Count, Hist, Sum
+from anyprobe.data.aggregates.aggregations import Count, Hist, Sum
 from anyprobe.handlers import compile_cache
 from anyprobe.handlers.compiler import intermediate
 from anyprobe.handlers.frontend.lowering import Setting
@@ -133,7 +133,7 @@ import sys
 sys.modules["llvmlite"] = None  # an import of it fails, as where it is not installed
 
 from anyprobe.core.errors import TargetError
-from anyprobe.data.aggregations import Hist
+from anyprobe.data.aggregates.aggregations import Hist
 from anyprobe.handlers.compile_cache import native_code
 from anyprobe.handlers.compiler import intermediate
 from anyprobe.handlers.frontend.lowering import Setting

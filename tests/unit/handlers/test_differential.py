@@ -10,8 +10,8 @@ import os
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from anyprobe.data.aggregations import Count, Hist, Sum
-from anyprobe.data.tables import TableView
+from anyprobe.data.aggregates.aggregations import Count, Hist, Sum
+from anyprobe.data.readers.tables import TableView
 from anyprobe.handlers.x86.native import compile_native
 from support import bpf_running, generating, running
 from support.differential import (

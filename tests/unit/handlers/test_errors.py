@@ -5,8 +5,8 @@ import inspect
 import pytest
 
 from anyprobe.core.errors import HandlerError, UsageError
-from anyprobe.data.aggregations import Count, Hist, Sum
-from anyprobe.data.maps import Map
+from anyprobe.data.aggregates.aggregations import Count, Hist, Sum
+from anyprobe.data.readers.maps import Map
 from anyprobe.handlers.compiler import intermediate
 from anyprobe.handlers.frontend.lowering import Setting, lower
 from anyprobe.handlers.intrinsics import buf, cstr, emit, printf

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from anyprobe.core.errors import SpecError, UsageError
-from anyprobe.data.processes import TargetInfo
-from anyprobe.data.snapshot import SiteResult, Snapshot
+from anyprobe.data.snapshots.processes import TargetInfo
+from anyprobe.data.snapshots.snapshot import SiteResult, Snapshot
 from anyprobe.probes.group import SessionGroup, merged
 
 

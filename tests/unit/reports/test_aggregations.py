@@ -2,7 +2,7 @@ import io
 
 from rich.console import Console
 
-from anyprobe.data.results import AggregationResult, CellValue
+from anyprobe.data.aggregates.results import AggregationResult, CellValue
 from anyprobe.reports.aggregations import print_aggregations
 from support.sample_snapshots import site, snapshot, timing
 

@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from anyprobe.data.calltree import CallNode
+from anyprobe.data.findings.calltree import CallNode
 from anyprobe.reports.calltree import print_branches
 from support.sample_snapshots import snapshot
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from anyprobe.data.calltree import CallNode
-from anyprobe.data.nested import NestedTiming
-from anyprobe.data.taken import Taken
+from anyprobe.data.findings.calltree import CallNode
+from anyprobe.data.snapshots.nested import NestedTiming
+from anyprobe.data.snapshots.taken import Taken
 from anyprobe.reports import live
 from support.sample_snapshots import site, snapshot, timing
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from anyprobe.data.calltree import CallNode
+from anyprobe.data.findings.calltree import CallNode
 from anyprobe.reports.names import LONGEST, short_name, with_short_names
 from support.sample_snapshots import site, snapshot, timing
 

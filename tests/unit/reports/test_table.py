@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from anyprobe.data.processes import TargetInfo
-from anyprobe.data.snapshot import Snapshot
+from anyprobe.data.snapshots.processes import TargetInfo
+from anyprobe.data.snapshots.snapshot import Snapshot
 from anyprobe.reports import table
 from anyprobe.reports.plain import PlainConsole
 from support.sample_snapshots import refused, site, snapshot

@@ -12,14 +12,14 @@ from rich.console import Console
 
 from anyprobe import reports
 from anyprobe.core.printable import printable
-from anyprobe.data.calltree import CallNode
-from anyprobe.data.coverage import Coverage, CoveredFunction, CoveredModule
-from anyprobe.data.histogram import Bucket
-from anyprobe.data.nested import NestedTiming
-from anyprobe.data.processes import ProcessCounts, ProcessInfo, TargetInfo, ThreadTimes
-from anyprobe.data.refused import RefusedSite
-from anyprobe.data.results import AggregationResult, CellValue, MapResult
-from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
+from anyprobe.data.aggregates.results import AggregationResult, CellValue, MapResult
+from anyprobe.data.findings.calltree import CallNode
+from anyprobe.data.findings.coverage import Coverage, CoveredFunction, CoveredModule
+from anyprobe.data.findings.refused import RefusedSite
+from anyprobe.data.layouts.histogram import Bucket
+from anyprobe.data.snapshots.nested import NestedTiming
+from anyprobe.data.snapshots.processes import ProcessCounts, ProcessInfo, TargetInfo, ThreadTimes
+from anyprobe.data.snapshots.snapshot import FunctionTiming, SiteResult, Snapshot
 from anyprobe.reports.plain import PlainConsole
 from anyprobe.reports.records import line as line_of_record
 from anyprobe.reports.terminal import Terminal

@@ -5,10 +5,10 @@ import io
 import pytest
 from rich.console import Console
 
-from anyprobe.data.keys import Place
-from anyprobe.data.offcpu import ASLEEP, Cause, with_causes
-from anyprobe.data.results import AggregationResult, CellValue
-from anyprobe.data.waiting import ACQUIRED, BLOCKERS, HELD, HOLDERS, WAITED, WAITERS, LockKind, locks_of
+from anyprobe.data.aggregates.results import AggregationResult, CellValue
+from anyprobe.data.findings.offcpu import ASLEEP, Cause, with_causes
+from anyprobe.data.findings.waiting import ACQUIRED, BLOCKERS, HELD, HOLDERS, WAITED, WAITERS, LockKind, locks_of
+from anyprobe.data.layouts.keys import Place
 from anyprobe.reports.plain import PlainConsole
 from anyprobe.reports.waiting import CAUSES, print_locks, print_offcpu
 from support.sample_snapshots import snapshot

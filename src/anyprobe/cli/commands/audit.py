@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from anyprobe.cli import helping, options
+from anyprobe.cli.syntax import helping, options
 
 
 @click.command("audit", cls=helping.Command, starts=True)
@@ -43,7 +43,10 @@ def command(
     anyprobe audit rules.py --follow -o server.audit -p 4242
     anyprobe audit verify run.audit
     """  # noqa: D301 - click's mark for lines that stay as they are
-    from anyprobe.cli import auditing, measuring, output, targets
+    from anyprobe.cli.events import auditing
+    from anyprobe.cli.measurement import measuring
+    from anyprobe.cli.programs import targets
+    from anyprobe.cli.terminal import output
 
     selected = targets.selected(settings)
     if rules == "verify":

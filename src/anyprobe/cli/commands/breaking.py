@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from anyprobe.cli import helping, options
+from anyprobe.cli.syntax import helping, options
 
 
 @click.command("break", cls=helping.Command, starts=True)
@@ -59,7 +59,10 @@ def command(
     anyprobe break a.out:parse --when 'arg1 > 4096' --do gdb -p 4242
     anyprobe break a.out:work+0x1c --when 'ctx.regs.rax == 0' --after 10 --count 3 -- ./program
     """  # noqa: D301 - click's mark for lines that stay as they are
-    from anyprobe.cli import breaking, expressions, measuring, scripts, targets
+    from anyprobe.cli.changing import breaking
+    from anyprobe.cli.handlers import expressions, scripts
+    from anyprobe.cli.measurement import measuring
+    from anyprobe.cli.programs import targets
 
     if (what == "script") != (file is not None):
         raise click.UsageError("--do script and --script FILE.py belong together")

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from anyprobe.cli import ExitStatus, helping, options, output
+from anyprobe.cli import ExitStatus
+from anyprobe.cli.syntax import helping, options
+from anyprobe.cli.terminal import output
 from anyprobe.core import kept
 
 if TYPE_CHECKING:

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anyprobe.cli import helping, options
+from anyprobe.cli.syntax import helping, options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rich.console import Console
 
-    from anyprobe.data.snapshot import Snapshot
+    from anyprobe.data.snapshots.snapshot import Snapshot
 
 
 @click.command("count", cls=helping.Command, starts=True)
@@ -47,13 +47,14 @@ def command(
     anyprobe count libc:malloc --by pid --follow -n postgres --for 10
     anyprobe count kernel::vfs_read:return 'tracepoint:sched:*' syscall::openat --for 5
     """  # noqa: D301 - click's mark for lines that stay as they are
-    from anyprobe.cli import measuring, targets
+    from anyprobe.cli.measurement import measuring
+    from anyprobe.cli.programs import targets
 
     target = targets.choose(pids, names, program, specs, **targets.selected(settings))
     arm: Callable[[targets.Measured, Sequence[targets.AnySpec]], object] = partial(targets.count, pending=pending)
     seen: Callable[[Snapshot], Snapshot] | None = None
     if when is not None:
-        from anyprobe.cli import conditional
+        from anyprobe.cli.handlers import conditional
 
         targets.check_pending(target, pending)
         only = conditional.Counts.of(when, pending=pending)

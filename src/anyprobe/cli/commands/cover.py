@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anyprobe.cli import helping, options
+from anyprobe.cli.syntax import helping, options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rich.console import Console
 
-    from anyprobe.cli.plan import Plan
-    from anyprobe.cli.targets import AnySpec, Measured
-    from anyprobe.data.snapshot import Snapshot
+    from anyprobe.cli.measurement.plan import Plan
+    from anyprobe.cli.programs.targets import AnySpec, Measured
+    from anyprobe.data.snapshots.snapshot import Snapshot
 
 
 @click.command("cover", cls=helping.Command, starts=True)
@@ -66,8 +66,9 @@ def command(
     anyprobe cover merge run1.json run2.json --format html -o coverage.html
     anyprobe cover diff without.json with.json
     """  # noqa: D301 - click's mark for lines that stay as they are
-    from anyprobe.cli import measuring, targets
-    from anyprobe.probes.covering import blocks_of
+    from anyprobe.cli.measurement import measuring
+    from anyprobe.cli.programs import targets
+    from anyprobe.probes.coverage.covering import blocks_of
 
     edges = edges or settings["format"] == "fdata"
     counts = counts or settings["format"] == "llvm-sample"
@@ -75,7 +76,7 @@ def command(
     if way is not None:
         if program or pids or names:
             raise click.UsageError(f"anyprobe cover {way} is of documents, not of programs")
-        from anyprobe.cli import covered
+        from anyprobe.cli.archives import covered
 
         targets.selected(settings)
         render = _render_difference if way == "diff" else partial(_render, annotate=annotate)
@@ -119,7 +120,7 @@ def _render_difference(snapshot: "Snapshot", console: "Console", top: int) -> No
 
 
 def _arm(session: "Measured", specs: "Sequence[AnySpec]", *, counts: bool, edges: bool) -> None:
-    from anyprobe.cli import targets
+    from anyprobe.cli.programs import targets
 
     targets.on_process(session).cover(*specs, counts=counts, edges=edges)  # type: ignore[arg-type]  # none is in the kernel
 
@@ -130,7 +131,7 @@ def _without_sites(snapshot: "Snapshot") -> "Snapshot":
 
 
 def _share(shown: "Sequence[Snapshot]") -> float:
-    from anyprobe.data.coverage import Tally
+    from anyprobe.data.findings.coverage import Tally
 
     modules = [module for each in shown for module in (each.coverage.modules if each.coverage else ())]
     lines = sum((each.lines for each in modules), Tally())

@@ -4,14 +4,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anyprobe.cli import ExitStatus, helping, options
+from anyprobe.cli import ExitStatus
+from anyprobe.cli.syntax import helping, options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
 
-    from anyprobe.data.leftover import RemovalReport
+    from anyprobe.data.findings.leftover import RemovalReport
 
 
 @click.command("detach", cls=helping.Command)
@@ -21,7 +22,8 @@ def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool) -> int
     """Remove everything that any session has installed in processes and in their fork children."""
     import sys
 
-    from anyprobe.cli import output, targets
+    from anyprobe.cli.programs import targets
+    from anyprobe.cli.terminal import output
 
     chosen = targets.choose_running(pids, names)
     with output.progress("removing", quiet=False):
@@ -36,7 +38,7 @@ def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool) -> int
 def removed(pids: "Sequence[int]") -> "RemovalReport":
     """Clean processes; of several, those that can be."""
     from anyprobe.core.errors import TargetError
-    from anyprobe.data.leftover import RemovalReport
+    from anyprobe.data.findings.leftover import RemovalReport
     from anyprobe.probes.outside import leftover
 
     report = RemovalReport((), 0)

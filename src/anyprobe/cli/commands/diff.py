@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from anyprobe.cli import helping, options
+from anyprobe.cli.syntax import helping, options
 
 
 @click.command("diff", cls=helping.Command)
@@ -21,6 +21,6 @@ def command(before: str, after: str, **settings: Any) -> int:  # noqa: ANN401
     anyprobe diff before.aprobe after.aprobe
     anyprobe diff before.aprobe after.aprobe --format flame -o change.html
     """  # noqa: D301 - click's mark for lines that stay as they are
-    from anyprobe.cli import comparing
+    from anyprobe.cli.archives import comparing
 
     return comparing.compare((before, after), settings)

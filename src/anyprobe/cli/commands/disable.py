@@ -2,7 +2,7 @@
 
 import click
 
-from anyprobe.cli import helping, options
+from anyprobe.cli.syntax import helping, options
 
 
 @click.command("disable", cls=helping.Command)
@@ -20,7 +20,7 @@ def command(
 
     With --kernel: all kprobes of the kernel, of any tool (kprobes/enabled in debugfs).
     """
-    from anyprobe.cli import switching
+    from anyprobe.cli.changing import switching
     from anyprobe.cli.kernel import switching as kernel_switching
 
     del everything

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anyprobe.cli import ExitStatus, helping, options
+from anyprobe.cli import ExitStatus
+from anyprobe.cli.syntax import helping, options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,8 +28,9 @@ def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool, kernel
     """
     import sys
 
-    from anyprobe.cli import output, targets
     from anyprobe.cli.doctor import machine_checks, target_checks
+    from anyprobe.cli.programs import targets
+    from anyprobe.cli.terminal import output
 
     pid = targets.choose_one(pids, names) if pids or names else None
     with output.progress("looking", quiet=False):

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from anyprobe.cli import helping, options
+from anyprobe.cli.syntax import helping, options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +23,7 @@ def command(action: str, release: str | None, headers: str | None, as_json: bool
     """
     import sys
 
-    from anyprobe.cli import output
+    from anyprobe.cli.terminal import output
     from anyprobe.core import kept
     from anyprobe.core.errors import UsageError
     from anyprobe.target.kernel.driver import building, loading

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anyprobe.cli import ExitStatus, helping, options
+from anyprobe.cli import ExitStatus
+from anyprobe.cli.syntax import helping, options
 from anyprobe.core.quoting import shown_module
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from anyprobe.data.explanation import Explanation
+    from anyprobe.data.findings.explanation import Explanation
     from anyprobe.probes.handlers.rehearsal import RehearsedHandler
     from anyprobe.probes.session import Session
     from anyprobe.probes.specs.parts import Spec
@@ -68,7 +69,9 @@ def command(
     """
     import sys
 
-    from anyprobe.cli import output, scripts, targets
+    from anyprobe.cli.handlers import scripts
+    from anyprobe.cli.programs import targets
+    from anyprobe.cli.terminal import output
     from anyprobe.probes.providers.kernel.places.specs import is_kernel
 
     if not pids and not names and is_kernel(spec):
@@ -104,7 +107,8 @@ def _explain_kernel(spec: str, *, as_json: bool) -> int:
     """Explain a place in the running kernel."""
     import sys
 
-    from anyprobe.cli import output, targets
+    from anyprobe.cli.programs import targets
+    from anyprobe.cli.terminal import output
     from anyprobe.probes.providers.kernel.explaining import explain
 
     with output.progress("analysing the kernel", quiet=False):
@@ -120,7 +124,7 @@ def _explain_kernel(spec: str, *, as_json: bool) -> int:
 def explained(session: "Session", spec: "Spec", *, timed: bool) -> "Explanation":
     """Return the explanation of a site; of one that is refused before anything is planned, why."""
     from anyprobe.core.errors import SiteRefused
-    from anyprobe.data.explanation import Explanation
+    from anyprobe.data.findings.explanation import Explanation
 
     try:
         return session.explain(spec, timed=True) if timed else session.explain(spec)

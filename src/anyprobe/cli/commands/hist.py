@@ -4,14 +4,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anyprobe.cli import helping, options
+from anyprobe.cli.syntax import helping, options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rich.console import Console
 
-    from anyprobe.data.snapshot import Snapshot
+    from anyprobe.data.snapshots.snapshot import Snapshot
 
 
 @click.command("hist", cls=helping.Command, starts=True)
@@ -58,7 +58,9 @@ def command(
     anyprobe hist 'libc:open*' --by 'cstr(arg0, 64)' --as count -- ls -l
     anyprobe hist kernel::vfs_read --of count --by comm --for 5
     """  # noqa: D301 - click's mark for lines that stay as they are
-    from anyprobe.cli import aggregating, expressions, measuring, targets
+    from anyprobe.cli.handlers import aggregating, expressions
+    from anyprobe.cli.measurement import measuring
+    from anyprobe.cli.programs import targets
 
     kind, numbers = aggregating.kind_of(kind or ("count" if of is None and by else "hist"), has_value=of is not None)
     counting = aggregating.Counting(
@@ -74,7 +76,7 @@ def command(
     targets.check_pending(target, settings["pending"])
     render = _render
     if heat:
-        from anyprobe.cli import heating
+        from anyprobe.cli.measurement import heating
 
         heating.refuse(every=settings["every"], form=settings["format"])
         render = heating.Heated(_render)

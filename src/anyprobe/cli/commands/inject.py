@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from anyprobe.cli import helping, options
+from anyprobe.cli.syntax import helping, options
 
 
 class _Number(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
@@ -80,7 +80,10 @@ def command(
     anyprobe inject --unsafe libc:connect --delay 0.2 --probability 0.1 --seed 7 -p 4242
     anyprobe inject --unsafe libc:malloc --return 0 --errno ENOMEM --explore -- ./program
     """  # noqa: D301 - click's mark for lines that stay as they are
-    from anyprobe.cli import expressions, injecting, measuring, targets
+    from anyprobe.cli.changing import injecting
+    from anyprobe.cli.handlers import expressions
+    from anyprobe.cli.measurement import measuring
+    from anyprobe.cli.programs import targets
 
     if not settings["unsafe"]:
         raise click.UsageError("inject changes what the program computes; --unsafe says that this is wanted")
@@ -102,7 +105,7 @@ def command(
         fault = injecting.Fault(returned, number, delay) if replay is None else replay.fault
     if explores:
         injecting.refuse_besides("--explore", {"-p": pids, "-n": names}, choice)
-        from anyprobe.cli import exploring
+        from anyprobe.cli.changing import exploring
 
         options_given = {"--return": returned, "--errno": error, "--delay": delay, "--stack": within, "--when": when}
         return exploring.explore(specs, options_given, frames, program, settings)

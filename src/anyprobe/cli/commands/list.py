@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anyprobe.cli import helping, options
+from anyprobe.cli.syntax import helping, options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
 
-    from anyprobe.cli import targets
-    from anyprobe.data.explanation import ListedMarker, ListedSite
+    from anyprobe.cli.programs import targets
+    from anyprobe.data.findings.explanation import ListedMarker, ListedSite
     from anyprobe.probes.session import Session
     from anyprobe.probes.specs.parts import Spec
 
@@ -64,7 +64,8 @@ def command(
     import signal
     import sys
 
-    from anyprobe.cli import output, targets
+    from anyprobe.cli.programs import targets
+    from anyprobe.cli.terminal import output
 
     specs, program = targets.program_among(specs)
     target = targets.choose_listed(pids, names, specs, program)

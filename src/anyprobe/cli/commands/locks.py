@@ -4,15 +4,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anyprobe.cli import helping, options
+from anyprobe.cli.syntax import helping, options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rich.console import Console
 
-    from anyprobe.cli.targets import AnySpec, Measured
-    from anyprobe.data.snapshot import Snapshot
+    from anyprobe.cli.programs.targets import AnySpec, Measured
+    from anyprobe.data.snapshots.snapshot import Snapshot
 
 
 @click.command("locks", cls=helping.Command, starts=True)
@@ -41,7 +41,8 @@ def command(
     anyprobe locks --no-hold -n mariadbd --for 5
     anyprobe locks --json -- ./program
     """  # noqa: D301 - click's mark for lines that stay as they are
-    from anyprobe.cli import measuring, targets
+    from anyprobe.cli.measurement import measuring
+    from anyprobe.cli.programs import targets
     from anyprobe.probes.waiting.locks import place_locks
     from anyprobe.reports.waiting import without_places
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from anyprobe.cli import helping, options
+from anyprobe.cli.syntax import helping, options
 
 
 @click.command("merge", cls=helping.Command)
@@ -24,7 +24,7 @@ def command(archives: tuple[str, ...], by: str | None, **settings: Any) -> int: 
     mpirun -n 4 anyprobe count a.out:step -o run.%r.aprobe -- ./program
     anyprobe merge --by rank run.*.aprobe
     """  # noqa: D301 - click's mark for lines that stay as they are
-    from anyprobe.cli import showing
+    from anyprobe.cli.archives import showing
 
     if by is not None:
         return showing.show_by(showing.read_all(archives), by, settings)

@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anyprobe.cli import helping, options
+from anyprobe.cli.syntax import helping, options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from anyprobe.cli.targets import AnySpec, Measured
+    from anyprobe.cli.programs.targets import AnySpec, Measured
 
 _OF = ("calls", "throughput", "wall", "concurrency", "cpu", "off", "waiting")
 _EVERY = 1.0
@@ -55,9 +55,10 @@ def command(
     anyprobe metric libc:write --by tid --when 'arg2 > 4096' -p 4242
     anyprobe metric --from a.out:begins --to a.out:ends%return -p 4242
     """  # noqa: D301 - click's mark for lines that stay as they are
-    from anyprobe.cli import cpu_times, measuring, targets
-    from anyprobe.cli.metering import Meter
-    from anyprobe.data.metrics import Metric
+    from anyprobe.cli.measurement import cpu_times, measuring
+    from anyprobe.cli.measurement.metering import Meter
+    from anyprobe.cli.programs import targets
+    from anyprobe.data.snapshots.metrics import Metric
 
     if settings["format"] not in {None, "json"}:
         raise click.UsageError(f"metric writes a table or --json, not --format {settings['format']}")
@@ -72,8 +73,8 @@ def command(
     settings["every"] = settings["every"] or _EVERY
     own: dict[str, Any] = {"render": Meter(metric, as_json=as_json), "spaced": not as_json}
     if begins or by is not None or when is not None:
-        from anyprobe.cli import expressions
-        from anyprobe.cli.regions import Regions
+        from anyprobe.cli.handlers import expressions
+        from anyprobe.cli.measurement.regions import Regions
 
         targets.check_pending(target, pending)
         regions = Regions(
@@ -95,6 +96,6 @@ def command(
 
 
 def _arm(session: "Measured", specs: "Sequence[AnySpec]") -> None:
-    from anyprobe.cli import targets
+    from anyprobe.cli.programs import targets
 
     targets.on_process(session).time(*map(targets.process_spec, specs))

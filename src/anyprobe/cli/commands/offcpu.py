@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anyprobe.cli import helping, options
+from anyprobe.cli.syntax import helping, options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rich.console import Console
 
-    from anyprobe.cli.targets import AnySpec, Measured
-    from anyprobe.data.snapshot import Snapshot
+    from anyprobe.cli.programs.targets import AnySpec, Measured
+    from anyprobe.data.snapshots.snapshot import Snapshot
 
 
 @click.command("offcpu", cls=helping.Command, starts=True)
@@ -37,8 +37,9 @@ def command(
     anyprobe offcpu --json -n gunicorn --for 5
     anyprobe offcpu -- ./program
     """  # noqa: D301 - click's mark for lines that stay as they are
-    from anyprobe.cli import measuring, targets
-    from anyprobe.data.offcpu import Causes, with_causes
+    from anyprobe.cli.measurement import measuring
+    from anyprobe.cli.programs import targets
+    from anyprobe.data.findings.offcpu import Causes, with_causes
     from anyprobe.probes.waiting.offcpu import place_offcpu
     from anyprobe.probes.waiting.window import SleepWindow
     from anyprobe.reports.waiting import without_places

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from anyprobe.cli import helping, options
+from anyprobe.cli.syntax import helping, options
 
 
 @click.command("optimise", cls=helping.Command, starts=True)
@@ -51,7 +51,9 @@ def command(
     anyprobe optimise --unsafe 'a.out:*' -p 4242
     anyprobe optimise --unsafe 'a.out:*' --measure a.out:handle_request -p 4242
     """  # noqa: D301 - click's mark for lines that stay as they are
-    from anyprobe.cli import measuring, optimising, targets
+    from anyprobe.cli.changing import optimising
+    from anyprobe.cli.measurement import measuring
+    from anyprobe.cli.programs import targets
 
     if not settings["unsafe"]:
         raise click.UsageError("optimise has functions run elsewhere; --unsafe says that this is wanted")

@@ -2,7 +2,7 @@
 
 import click
 
-from anyprobe.cli import helping, options
+from anyprobe.cli.syntax import helping, options
 
 
 @click.command("optimize", cls=helping.Command)
@@ -24,8 +24,9 @@ def command(
     import dataclasses
     import sys
 
-    from anyprobe.cli import output, targets
     from anyprobe.cli.kernel import switching
+    from anyprobe.cli.programs import targets
+    from anyprobe.cli.terminal import output
 
     if switching.is_kernel(kernel, seconds, pids, names):
         switching.optimize_kernel(on=switch == "on", seconds=seconds, as_json=as_json)

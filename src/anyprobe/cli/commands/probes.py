@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anyprobe.cli import helping, options
+from anyprobe.cli.syntax import helping, options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
 
-    from anyprobe.data.leftover import Leftover
+    from anyprobe.data.findings.leftover import Leftover
 
 
 @click.command("probes", cls=helping.Command)
@@ -33,7 +33,8 @@ def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool, sites:
     """
     import sys
 
-    from anyprobe.cli import output, targets
+    from anyprobe.cli.programs import targets
+    from anyprobe.cli.terminal import output
     from anyprobe.probes.outside import listing
 
     if kernel:
@@ -65,7 +66,7 @@ def show_processes(*, as_json: bool) -> None:
     """Show which processes have probes, of those that one may look at."""
     import sys
 
-    from anyprobe.cli import output
+    from anyprobe.cli.terminal import output
     from anyprobe.core.errors import TargetError
     from anyprobe.probes.outside import listing
 

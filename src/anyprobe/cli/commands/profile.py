@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from anyprobe.cli import helping, options
+from anyprobe.cli.syntax import helping, options
 
 
 @click.command("profile", cls=helping.Command, starts=True)
@@ -50,7 +50,8 @@ def command(
     anyprobe profile --python -- python3 app.py
     anyprobe profile --format folded -o stacks -p 4242
     """  # noqa: D301 - click's mark for lines that stay as they are
-    from anyprobe.cli import profiling, targets
+    from anyprobe.cli.measurement import profiling
+    from anyprobe.cli.programs import targets
 
     target = targets.choose(pids, names, program)
     return profiling.profile(target, profiling.Plan(**settings))

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from anyprobe.cli import helping, options
+from anyprobe.cli.syntax import helping, options
 
 
 @click.command("record", cls=helping.Command, starts=True)
@@ -55,8 +55,10 @@ def command(
     """  # noqa: D301 - click's mark for lines that stay as they are
     from contextlib import nullcontext
 
-    from anyprobe.cli import flight, measuring, recording, targets
     from anyprobe.cli.commands import count
+    from anyprobe.cli.events import flight, recording
+    from anyprobe.cli.measurement import measuring
+    from anyprobe.cli.programs import targets
 
     if not str(settings["output"] or "").endswith(helping.ARCHIVES):
         raise click.UsageError("-o RUN.aprobe: calls are recorded in an archive")

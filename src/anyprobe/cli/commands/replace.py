@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from anyprobe.cli import helping, options
+from anyprobe.cli.syntax import helping, options
 
 
 @click.command("replace", cls=helping.Command, starts=True)
@@ -47,7 +47,9 @@ def command(
     anyprobe replace --unsafe a.out:price --by fix.so:price -p 4242
     anyprobe replace --unsafe a.out:in a.out:out --by fix.c:in --by fix.c:out -p 4242
     """  # noqa: D301 - click's mark for lines that stay as they are
-    from anyprobe.cli import measuring, replacing, targets
+    from anyprobe.cli.changing import replacing
+    from anyprobe.cli.measurement import measuring
+    from anyprobe.cli.programs import targets
 
     if not settings["unsafe"]:
         raise click.UsageError("replace changes what the program computes; --unsafe says that this is wanted")

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from anyprobe.cli import helping, options
+from anyprobe.cli.syntax import helping, options
 
 
 @click.command("replay", cls=helping.Command)
@@ -44,6 +44,6 @@ def command(archive: str, **settings: Any) -> int:  # noqa: ANN401
     anyprobe replay run.aprobe --slower-than 1ms --within handle_request
     anyprobe replay run.aprobe --format perfetto -o run.pftrace
     """  # noqa: D301 - click's mark for lines that stay as they are
-    from anyprobe.cli import replaying
+    from anyprobe.cli.events import replaying
 
     return replaying.replay(archive, replaying.Wanted(**settings))

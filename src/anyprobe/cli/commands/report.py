@@ -2,7 +2,7 @@
 
 import click
 
-from anyprobe.cli import helping, options
+from anyprobe.cli.syntax import helping, options
 
 
 @click.command("report", cls=helping.Command)
@@ -18,7 +18,7 @@ def command(archive: str, output: str | None, quiet: bool) -> int:
     anyprobe time --tree 'a.out:*' -p 4242 --every 1 --for 60 -o run.aprobe
     anyprobe report run.aprobe -o report.html
     """  # noqa: D301 - click's mark for lines that stay as they are
-    from anyprobe.cli import showing
+    from anyprobe.cli.archives import showing
 
     (run,) = showing.read_all([archive])
     return showing.show(run, {**showing.PLAIN, "format": "report", "output": output, "quiet": quiet})

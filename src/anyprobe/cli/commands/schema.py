@@ -6,7 +6,7 @@ from importlib import resources
 
 import click
 
-from anyprobe.cli import helping
+from anyprobe.cli.syntax import helping
 
 SUFFIX = ".json"
 _SHARED: dict[str, tuple[str, list[str]]] = {

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anyprobe.cli import helping, options
+from anyprobe.cli.syntax import helping, options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rich.console import Console
 
-    from anyprobe.data.snapshot import Snapshot
+    from anyprobe.data.snapshots.snapshot import Snapshot
 
 
 @click.command("script", cls=helping.Command, starts=True)
@@ -53,7 +53,9 @@ def command(
     anyprobe script sizes.py --json -- ls -l
     anyprobe script opens.py --kernel --for 10
     """  # noqa: D301 - click's mark for lines that stay as they are
-    from anyprobe.cli import measuring, records, scripts, targets
+    from anyprobe.cli.handlers import records, scripts
+    from anyprobe.cli.measurement import measuring
+    from anyprobe.cli.programs import targets
 
     script = scripts.load(file, arguments)
     selected = targets.selected(settings)

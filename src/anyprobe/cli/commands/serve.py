@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anyprobe.cli import helping, options
+from anyprobe.cli.syntax import helping, options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rich.console import Console
 
-    from anyprobe.data.snapshot import Snapshot
+    from anyprobe.data.snapshots.snapshot import Snapshot
 
 
 class Address(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
@@ -103,8 +103,10 @@ def command(
     anyprobe serve 'a.out:*' -n nginx --top 50 --listen 127.0.0.1:9101
     anyprobe serve --hits kernel::vfs_read
     """  # noqa: D301 - click's mark for lines that stay as they are
-    from anyprobe.cli import conditional, measuring, targets
-    from anyprobe.cli.serving import Server
+    from anyprobe.cli.handlers import conditional
+    from anyprobe.cli.measurement import measuring
+    from anyprobe.cli.network.serving import Server
+    from anyprobe.cli.programs import targets
 
     target = targets.choose(pids, names, program, specs, **targets.selected(settings))
     how = (conditional.Counts if hits else conditional.Times).of(None, pending=settings["pending"])

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from anyprobe.cli import helping, options
+from anyprobe.cli.syntax import helping, options
 
 
 @click.command("show", cls=helping.Command)
@@ -21,7 +21,7 @@ def command(archive: str, heat: bool, **settings: Any) -> int:  # noqa: ANN401
     anyprobe show run.aprobe --json
     anyprobe show run.aprobe --format flame -o flame.html
     """  # noqa: D301 - click's mark for lines that stay as they are
-    from anyprobe.cli import showing
+    from anyprobe.cli.archives import showing
 
     (run,) = showing.read_all([archive])
     return showing.show(run, settings, heat=heat)

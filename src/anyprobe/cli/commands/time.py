@@ -4,14 +4,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anyprobe.cli import helping, options
+from anyprobe.cli.syntax import helping, options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rich.console import Console
 
-    from anyprobe.data.snapshot import Snapshot
+    from anyprobe.data.snapshots.snapshot import Snapshot
 
 
 _CALLER = "func(caller)"
@@ -60,10 +60,12 @@ def command(
     anyprobe time standard_ExecutorRun --by pid -p 4242
     anyprobe time --self 'a.out:*' --by tid -p 4242 --every 1
     """  # noqa: D301 - click's mark for lines that stay as they are
-    from anyprobe.cli import conditional, cpu_times, measuring, targets
+    from anyprobe.cli.handlers import conditional
+    from anyprobe.cli.measurement import cpu_times, measuring
+    from anyprobe.cli.programs import targets
 
     if hot is not None:
-        from anyprobe.cli import profiling
+        from anyprobe.cli.measurement import profiling
 
         target = targets.choose(pids, names, program)
         specs = (*specs, *profiling.hot_specs(target, hot, quiet=settings["quiet"]))
@@ -93,7 +95,7 @@ def command(
     if settings["by"] == _CALLER:
         settings |= {"by": None, "tree": True}
     if heat:
-        from anyprobe.cli import heating
+        from anyprobe.cli.measurement import heating
 
         heating.refuse(every=settings["every"], form=settings["format"])
         render = heating.Heated(render)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anyprobe.cli import helping, options
+from anyprobe.cli.syntax import helping, options
 from anyprobe.core.errors import UnsupportedTarget
 
 if TYPE_CHECKING:
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from anyprobe.cli.targets import Target
-    from anyprobe.data.snapshot import Snapshot
+    from anyprobe.cli.programs.targets import Target
+    from anyprobe.data.snapshots.snapshot import Snapshot
 
 HOT = 30
 """So many hot functions are shown where none is named."""
@@ -50,7 +50,8 @@ def command(
     anyprobe top 'libssl:*' -n nginx -o run.aprobe
     anyprobe top -- ./program
     """  # noqa: D301 - click's mark for lines that stay as they are
-    from anyprobe.cli import measuring, targets
+    from anyprobe.cli.measurement import measuring
+    from anyprobe.cli.programs import targets
     from anyprobe.cli.top import session
 
     target = targets.choose(pids, names, program, specs, **targets.selected(settings))
@@ -80,7 +81,7 @@ def command(
 
 def _hot(target: "Target", *, quiet: bool) -> tuple[str, ...]:
     """Return specs of what is hot; complain where that is nothing."""
-    from anyprobe.cli import profiling
+    from anyprobe.cli.measurement import profiling
 
     try:
         return profiling.hot_specs(target, HOT, quiet=quiet)

@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anyprobe.cli import helping, options
+from anyprobe.cli.syntax import helping, options
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from anyprobe.data.snapshot import Snapshot
+    from anyprobe.data.snapshots.snapshot import Snapshot
 
 
 @click.command("trace", cls=helping.Command, starts=True)
@@ -53,7 +53,10 @@ def command(
     anyprobe trace -f libc:open --print 'cstr(arg0, 64)' -n nginx
     anyprobe trace syscall::openat --print 'cstr(filename, 64), retval' -c 20
     """  # noqa: D301 - click's mark for lines that stay as they are
-    from anyprobe.cli import expressions, measuring, targets, tracing
+    from anyprobe.cli.events import tracing
+    from anyprobe.cli.handlers import expressions
+    from anyprobe.cli.measurement import measuring
+    from anyprobe.cli.programs import targets
 
     wanted = () if printed is None else expressions.parse("--print", printed)
     target = targets.choose(pids, names, program, specs, **targets.selected(settings))

@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from anyprobe.cli import helping
+from anyprobe.cli.syntax import helping
 
 
 @click.group("usdt")
@@ -58,7 +58,7 @@ def check(path: str, binaries: tuple[str, ...]) -> int:
     anyprobe usdt check mine.toml /opt/app/bin/server
     """  # noqa: D301 - click's mark for lines that stay as they are
     from anyprobe.cli import ExitStatus
-    from anyprobe.cli.output import say
+    from anyprobe.cli.terminal.output import say
     from anyprobe.probes.providers.usdt.checking import checked
     from anyprobe.probes.providers.usdt.descriptions import read_description
 

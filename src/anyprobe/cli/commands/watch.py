@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from anyprobe.cli import helping, options
+from anyprobe.cli.syntax import helping, options
 
 
 @click.command("watch", cls=helping.Command, starts=True)
@@ -41,7 +41,8 @@ def command(
     anyprobe watch 0x7ffd1f3a90b0:4 --read -c 10 -p 4242
     anyprobe watch flags state -- ./program
     """  # noqa: D301 - click's mark for lines that stay as they are
-    from anyprobe.cli import targets, watching
+    from anyprobe.cli.events import watching
+    from anyprobe.cli.programs import targets
 
     target = targets.choose(pids, names, program)
     return watching.watch(target, watching.Plan(texts=places, **settings))

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from anyprobe.cli import output
+from anyprobe.cli.terminal import output
 from anyprobe.probes.outside import kernel_listing
 from anyprobe.probes.outside.kernel_listing import KernelProbes
 from anyprobe.target.kernel.attached import LoadedProgram

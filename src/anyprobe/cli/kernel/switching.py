@@ -4,8 +4,9 @@ import sys
 
 import click
 
-from anyprobe.cli import ExitStatus, output
-from anyprobe.cli.interrupts import Interrupts
+from anyprobe.cli import ExitStatus
+from anyprobe.cli.terminal import output
+from anyprobe.cli.terminal.interrupts import Interrupts
 from anyprobe.core.errors import TargetError
 from anyprobe.target.kernel import switches
 from anyprobe.target.kernel.driver.covering import writes_in_force

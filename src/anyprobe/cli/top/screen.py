@@ -18,9 +18,9 @@ from anyprobe.reports.quantities import counted
 from anyprobe.reports.terminal import Terminal
 
 if TYPE_CHECKING:
-    from anyprobe.cli.plan import Meanwhile
+    from anyprobe.cli.measurement.plan import Meanwhile
     from anyprobe.cli.top.session import Top
-    from anyprobe.data.snapshot import FunctionTiming, Snapshot
+    from anyprobe.data.snapshots.snapshot import FunctionTiming, Snapshot
 
 LOOKS = 0.05
 """Seconds between two looks at what is due."""

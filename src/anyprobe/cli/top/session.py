@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anyprobe.cli import keeping, output, streams, targets
+from anyprobe.cli.measurement import keeping
+from anyprobe.cli.programs import targets
+from anyprobe.cli.terminal import output, streams
 from anyprobe.core.errors import AnyprobeError, InternalError, SpecError, UsageError
-from anyprobe.data.runs import Run, write
-from anyprobe.data.snapshot import FunctionTiming, Snapshot
+from anyprobe.data.archives.runs import Run, write
+from anyprobe.data.snapshots.snapshot import FunctionTiming, Snapshot
 from anyprobe.reports.live import is_armed
 from anyprobe.reports.quantities import counted
 
 if TYPE_CHECKING:
-    from anyprobe.cli.plan import Meanwhile
-    from anyprobe.cli.targets import AnySpec, Measured
+    from anyprobe.cli.measurement.plan import Meanwhile
+    from anyprobe.cli.programs.targets import AnySpec, Measured
     from anyprobe.cli.top.screen import TopScreen
     from anyprobe.probes.session import Session
     from anyprobe.probes.specs.parts import Spec

@@ -1,9 +1,9 @@
 """Updates of aggregations, and records, of simple handlers: the instructions that LLVM would make of them, by hand."""
 
-from anyprobe.data import histogram
-from anyprobe.data.aggregations import Hist
-from anyprobe.data.cells import COUNT, EXTREMES, NOT_MIN, SQUARES, SUM, WRAPS
-from anyprobe.data.tables import TableLayout
+from anyprobe.data.aggregates.aggregations import Hist
+from anyprobe.data.layouts import histogram
+from anyprobe.data.layouts.cells import COUNT, EXTREMES, NOT_MIN, SQUARES, SUM, WRAPS
+from anyprobe.data.readers.tables import TableLayout
 from anyprobe.handlers.bpf.assembly import FRAME
 from anyprobe.handlers.bpf.layouts import DROPPED, HEAD_BYTES
 from anyprobe.handlers.bpf.registers import KEPT, Registers, TooHard

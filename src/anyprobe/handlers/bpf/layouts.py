@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from anyprobe.core.code import Input, InputKind
-from anyprobe.data.tables import TableLayout
+from anyprobe.data.readers.tables import TableLayout
 from anyprobe.handlers.types.storages import Stacks
 
 MISSES_REFERENCE = -1

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
-from anyprobe.data.records import RecordType
+from anyprobe.data.aggregates.records import RecordType
 from anyprobe.handlers.bpf.helper_functions import call
 from anyprobe.handlers.bpf.layouts import DROPPED
 from anyprobe.handlers.llvm.rings import store_field

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.code import MISSES, BpfProgram
 from anyprobe.core.errors import InternalError
-from anyprobe.data.cells import CellValue, Key, cell_value
-from anyprobe.data.keys import Names, Place
+from anyprobe.data.layouts.cells import CellValue, Key, cell_value
+from anyprobe.data.layouts.keys import Names, Place
 from anyprobe.handlers.bpf import layouts
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.types.storages import CallData, MapTable, Ring, Stacks, Storage, Table
@@ -17,8 +17,8 @@ from anyprobe.target.kernel import bpf, programs
 if TYPE_CHECKING:
     import numpy as np
 
-    from anyprobe.data.records import Records
-    from anyprobe.data.results import AggregationResult
+    from anyprobe.data.aggregates.records import Records
+    from anyprobe.data.aggregates.results import AggregationResult
 else:
     from anyprobe.core.later import np
 
@@ -103,7 +103,7 @@ class KernelMaps:
 
     def result(self, storage: Table, names: Names | None = None) -> "AggregationResult":
         """Return what an aggregation has counted."""
-        from anyprobe.data.results import AggregationResult
+        from anyprobe.data.aggregates.results import AggregationResult
 
         layout, aggregation = storage.layout, storage.layout.aggregation
         bounds = aggregation.bounds()
@@ -206,7 +206,7 @@ class RecordReader:
 
     def __init__(self, storage: Ring, ring_bytes: int) -> None:
         """Make the ring buffer."""
-        from anyprobe.data.records import Gathering
+        from anyprobe.data.aggregates.records import Gathering
         from anyprobe.target.kernel.ring_buffers import RingBuffer
 
         self._kind = storage.layout.record
@@ -215,7 +215,7 @@ class RecordReader:
 
     def take(self, until: int | None = None) -> "Records":
         """Return what has been written since the last time, by time; what is later than ``until`` is kept."""
-        from anyprobe.data.records import TIME
+        from anyprobe.data.aggregates.records import TIME
 
         self._gathering.add(self.ring.take().reshape(-1).view(self._kind.dtype))
         found = self._gathering.take()

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
-from anyprobe.data.cells import EXTREMES
-from anyprobe.data.tables import TableLayout
+from anyprobe.data.layouts.cells import EXTREMES
+from anyprobe.data.readers.tables import TableLayout
 from anyprobe.handlers.bpf.helper_functions import POINTER, call, opaque
 from anyprobe.handlers.bpf.layouts import DROPPED, HEAD_BYTES
 from anyprobe.handlers.llvm.cells import bucket_of, extreme_code, update_cell

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from anyprobe.data.maps import Map
-from anyprobe.data.stacks import DEPTH_LIMIT
+from anyprobe.data.layouts.stacks import DEPTH_LIMIT
+from anyprobe.data.readers.maps import Map
 from anyprobe.handlers import intrinsics
 from anyprobe.handlers.frontend import extents, operators, texts
 from anyprobe.handlers.frontend.collecting import Collecting

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import UsageError
-from anyprobe.data.aggregations import Aggregation
-from anyprobe.data.keys import KeyKind, KeyPart, KeyShape
-from anyprobe.data.maps import Map, MapLayout
-from anyprobe.data.tables import TableLayout
+from anyprobe.data.aggregates.aggregations import Aggregation
+from anyprobe.data.layouts.keys import KeyKind, KeyPart, KeyShape
+from anyprobe.data.readers.maps import Map, MapLayout
+from anyprobe.data.readers.tables import TableLayout
 from anyprobe.handlers import intrinsics
 from anyprobe.handlers.frontend import operators, texts
 from anyprobe.handlers.frontend.expressions import Expressions
@@ -31,7 +31,7 @@ from anyprobe.handlers.types.annotations import (
 from anyprobe.handlers.types.storages import MapTable, Ring, Storages, Table, is_signed, key_kind
 
 if TYPE_CHECKING:
-    from anyprobe.data.records import Field
+    from anyprobe.data.aggregates.records import Field
 
 Key = tuple[tuple[ir.Expr | ir.Buffer, ...], tuple[KeyKind, ...]]
 """The parts of a key as words and buffers, and what those are that are numbers."""
@@ -211,8 +211,8 @@ class Collecting:
 
     def record(self, expressions: Expressions, node: ast.Call, function: object) -> Value:
         """Compile ``emit`` and ``printf``."""
-        from anyprobe.data.records import RecordType
-        from anyprobe.data.rings import RingLayout
+        from anyprobe.data.aggregates.records import RecordType
+        from anyprobe.data.readers.rings import RingLayout
 
         if function is intrinsics.printf:
             name, shown, given = self._formatted(expressions, node)
@@ -284,7 +284,7 @@ class Collecting:
     def _field(
         self, expressions: Expressions, node: ast.AST, label: str, value: Value
     ) -> "tuple[Field, ir.Expr | ir.Buffer]":
-        from anyprobe.data.records import Field
+        from anyprobe.data.aggregates.records import Field
 
         if isinstance(value, Text):
             return Field(label, "text", value.buffer.size), value.buffer

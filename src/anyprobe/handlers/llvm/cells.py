@@ -4,9 +4,9 @@ from typing import Protocol
 
 from llvmlite import ir
 
-from anyprobe.data import buckets, histogram
-from anyprobe.data.aggregations import Aggregation, Hist, LQuantize, Quantize
-from anyprobe.data.cells import COUNT, EXTREMES, NOT_MIN, SQUARES, SUM, WRAPS
+from anyprobe.data.aggregates.aggregations import Aggregation, Hist, LQuantize, Quantize
+from anyprobe.data.layouts import buckets, histogram
+from anyprobe.data.layouts.cells import COUNT, EXTREMES, NOT_MIN, SQUARES, SUM, WRAPS
 from anyprobe.handlers.llvm.words import (
     I1,
     I64,

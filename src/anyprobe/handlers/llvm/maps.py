@@ -1,11 +1,11 @@
-"""Operations on maps in LLVM's language; ``data/maps.py`` has the algorithm and why it needs no locks."""
+"""Operations on maps in LLVM's language; ``data/readers/maps.py`` has the algorithm and why it needs no locks."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from llvmlite import ir
 
-from anyprobe.data.maps import (
+from anyprobe.data.readers.maps import (
     CONTENDED,
     DROPPED,
     FREE,

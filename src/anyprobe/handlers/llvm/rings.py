@@ -1,11 +1,11 @@
-"""Emitting a record in LLVM's language; ``data/rings.py`` has the layout and why it needs no locks."""
+"""Emitting a record in LLVM's language; ``data/readers/rings.py`` has the layout and why it needs no locks."""
 
 from collections.abc import Sequence
 
 from llvmlite import ir
 
-from anyprobe.data.records import Field
-from anyprobe.data.rings import (
+from anyprobe.data.aggregates.records import Field
+from anyprobe.data.readers.rings import (
     CONSUMED,
     CONSUMED_SEEN,
     FULL,

@@ -1,4 +1,4 @@
-"""Going up the program's stack in LLVM's language; ``data.unwinding`` has the tables.
+"""Going up the program's stack in LLVM's language; ``data.layouts.unwinding`` has the tables.
 
 The stack is read by the routine ``read``, which knows the thread's own, or by ``peek`` where that ends, a window at a
 time: nothing is touched that is not there. Where no
@@ -27,7 +27,7 @@ from anyprobe.binary.unwind.rules import (
     SIGNAL_RSP,
     STUB,
 )
-from anyprobe.data import unwinding
+from anyprobe.data.layouts import unwinding
 from anyprobe.handlers.llvm.words import I64, Local, Value, constant, internal_function, load, pointer
 
 UNKNOWN = (1 << 64) - 1

@@ -1,11 +1,11 @@
-"""Taking stacks in LLVM's language: they are found by ``stackwalk``, and end up in a table, see ``data.stacks``."""
+"""Taking stacks in LLVM's language: ``stackwalk`` finds them, ``data.layouts.stacks`` describes their table."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from llvmlite import ir
 
-from anyprobe.data import stacks
+from anyprobe.data.layouts import stacks
 from anyprobe.handlers.llvm.stack_walk import Place, Reading, Walk
 from anyprobe.handlers.llvm.words import (
     I64,

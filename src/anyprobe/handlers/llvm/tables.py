@@ -1,10 +1,10 @@
-"""Updates of keyed tables in LLVM's language; ``data/tables.py`` has the layout and why it needs no locks."""
+"""Updates of keyed tables in LLVM's language; ``data/readers/tables.py`` has the layout and why it needs no locks."""
 
 from collections.abc import Sequence
 
 from llvmlite import ir
 
-from anyprobe.data.tables import (
+from anyprobe.data.readers.tables import (
     DROPPED,
     MULTIPLIER,
     PROBES,

@@ -12,10 +12,11 @@ All builders take the ``IRBuilder`` of the handler, the layout of the structure 
 
 ``base`` is the address of the structure's region in the target; zeroed memory is an empty structure. ``thread`` is a
 number that no other living thread of the process has, counted from 1, or 0 for a thread that has none: that one uses
-what is shared, by atomic operations. (With the banks of ``data.layout``: ``(block - blocks_offset - region) / stride +
-1``.) ``key`` are the words of the key, as ``data.keys`` describes them. ``value`` is sign- or zero-extended as
-``table.signed`` says. ``values`` of a record are integers of 64 bits (which are cut) or of the field's own width,
-floats, and lists of words for texts; ``now`` is its time, ``rdtsc`` if not given.
+what is shared, by atomic operations. (With the banks of ``data.layouts.layout``:
+``(block - blocks_offset - region) / stride + 1``.) ``key`` are the words of the key, as ``data.layouts.keys`` describes
+them. ``value`` is sign- or zero-extended as ``table.signed`` says. ``values`` of a record are integers of 64 bits
+(which are cut) or of the field's own width, floats, and lists of words for texts; ``now`` is its time, ``rdtsc`` if not
+given.
 
 The module that is built has to be parsed with an assembler (``initialize_native_asmparser``), optimised with inlining,
 and compiled with ``cx16``. Everything is safe under any number of threads, and under signal handlers that interrupt an

@@ -83,7 +83,7 @@ def increase_square(
 def increase_exactly(
     builder: ir.IRBuilder, address: Value, offset: int, wraps: int, amount: Value, *, signed: bool, atomic: bool
 ) -> None:
-    """Add to a sum, and count where it leaves 64 bits: see ``data.cells.added_exactly``."""
+    """Add to a sum, and count where it leaves 64 bits: see ``data.layouts.cells.added_exactly``."""
     lock = "lock " if atomic else ""
     words = [pointer(builder, address, offset), pointer(builder, address, wraps)]
     if signed:

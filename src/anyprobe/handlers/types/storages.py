@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from anyprobe.data import stacks
-from anyprobe.data.aggregations import Aggregation
-from anyprobe.data.keys import KeyKind, KeyShape
-from anyprobe.data.maps import Map, MapLayout
-from anyprobe.data.tables import TableLayout
+from anyprobe.data.aggregates.aggregations import Aggregation
+from anyprobe.data.layouts import stacks
+from anyprobe.data.layouts.keys import KeyKind, KeyShape
+from anyprobe.data.readers.maps import Map, MapLayout
+from anyprobe.data.readers.tables import TableLayout
 from anyprobe.handlers.types.annotations import PointerType, ShownType, Type, u64
 
 if TYPE_CHECKING:
-    from anyprobe.data.rings import RingLayout
+    from anyprobe.data.readers.rings import RingLayout
 
 
 class Storage(Protocol):

@@ -7,8 +7,8 @@ from typing import NoReturn
 
 from anyprobe.core.code import Input, InputKind, NativeCode, RecordedEnd
 from anyprobe.core.errors import UsageError
-from anyprobe.data.records import Field, RecordType
-from anyprobe.data.rings import CALL_FIELDS, RingLayout
+from anyprobe.data.aggregates.records import Field, RecordType
+from anyprobe.data.readers.rings import CALL_FIELDS, RingLayout
 from anyprobe.handlers.types.storages import Ring
 from anyprobe.handlers.x86.records import emit_record
 from anyprobe.isa.assemble import Assembler

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from anyprobe.data.records import Field
-from anyprobe.data.rings import (
+from anyprobe.data.aggregates.records import Field
+from anyprobe.data.readers.rings import (
     CONSUMED,
     CONSUMED_SEEN,
     FULL,

@@ -8,10 +8,19 @@ code is longer than what LLVM makes of them, and is there in no time: in an emul
 from dataclasses import dataclass
 
 from anyprobe.core.code import MISSES, Input, InputKind, Miss, NativeCode, Number
-from anyprobe.data import buckets, histogram
-from anyprobe.data.aggregations import Hist, Quantize
-from anyprobe.data.cells import COUNT, MAX, NOT_MIN, SUM, WRAPS, added_exactly
-from anyprobe.data.tables import DROPPED, MULTIPLIER, PROBES, ROW_HEAD_BYTES, SPARE_WORDS, SPARES, USED, TableLayout
+from anyprobe.data.aggregates.aggregations import Hist, Quantize
+from anyprobe.data.layouts import buckets, histogram
+from anyprobe.data.layouts.cells import COUNT, MAX, NOT_MIN, SUM, WRAPS, added_exactly
+from anyprobe.data.readers.tables import (
+    DROPPED,
+    MULTIPLIER,
+    PROBES,
+    ROW_HEAD_BYTES,
+    SPARE_WORDS,
+    SPARES,
+    USED,
+    TableLayout,
+)
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.passes import bounds
 from anyprobe.handlers.types.storages import Ring, Table

@@ -5,8 +5,8 @@ for patches that do it themselves (``splice.codegen.handlers.inline``).
 """
 
 from anyprobe.core.code import Comparison, Input, InputKind, NativeCode, Number, Update
-from anyprobe.data.cells import COUNT, MAX, NOT_MIN, SUM, WRAPS, CellLayout, added_exactly
-from anyprobe.data.tables import ROW_HEAD_BYTES
+from anyprobe.data.layouts.cells import COUNT, MAX, NOT_MIN, SUM, WRAPS, CellLayout, added_exactly
+from anyprobe.data.readers.tables import ROW_HEAD_BYTES
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.passes import bounds
 from anyprobe.handlers.types.annotations import IntegerType, PointerType, boolean

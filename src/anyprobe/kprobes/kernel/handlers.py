@@ -5,7 +5,7 @@ import errno
 from typing import TYPE_CHECKING, Any
 
 from anyprobe.core.errors import KprobeError
-from anyprobe.data.aggregations import Count
+from anyprobe.data.aggregates.aggregations import Count
 from anyprobe.handlers.csource import CHandler
 from anyprobe.handlers.frontend.source import source_of
 from anyprobe.handlers.frontend.values import Alias

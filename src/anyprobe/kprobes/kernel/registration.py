@@ -8,7 +8,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import KernelRefused, KprobeError, TargetError
-from anyprobe.data.aggregations import Count
+from anyprobe.data.aggregates.aggregations import Count
 from anyprobe.kprobes.djprobes import named
 from anyprobe.kprobes.kernel import handlers
 from anyprobe.kprobes.kernel.places import after, check_djprobe, locate, refused

@@ -17,8 +17,8 @@ from anyprobe.core.checkpoints import interruptible
 from anyprobe.core.errors import AnyprobeError, Interrupted, TargetError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.wording import times
-from anyprobe.data.last_results import results_at_end
-from anyprobe.data.snapshot import Snapshot
+from anyprobe.data.snapshots.last_results import results_at_end
+from anyprobe.data.snapshots.snapshot import Snapshot
 from anyprobe.probes.duties import Attended, Duties, duties_of
 from anyprobe.probes.following.exec_gate import ITSELF
 from anyprobe.probes.following.strays import Strays

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from anyprobe.data.snapshot import Snapshot
-    from anyprobe.probes.desired import Desired
+    from anyprobe.data.snapshots.snapshot import Snapshot
     from anyprobe.probes.probe import Probe
+    from anyprobe.probes.wanted.desired import Desired
 
 
 class ForkChildren(Protocol):

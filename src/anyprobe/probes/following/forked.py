@@ -19,13 +19,13 @@ from anyprobe.core.errors import AnyprobeError, NoSuchProcess, TargetError, Targ
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.core.wording import times
-from anyprobe.data.kin import with_children
-from anyprobe.data.snapshot import Snapshot
+from anyprobe.data.snapshots.kin import with_children
+from anyprobe.data.snapshots.snapshot import Snapshot
 from anyprobe.probes.composed import ComposedHost
-from anyprobe.probes.desired import Desired, Policy
 from anyprobe.probes.outside import registering
 from anyprobe.probes.probe import Probe
 from anyprobe.probes.target_errors import typed
+from anyprobe.probes.wanted.desired import Desired, Policy
 from anyprobe.splice.codegen.handlers.facts import HandlerFacts, instances_bytes
 from anyprobe.splice.journal.installed import find_journals, processes_with_splices
 from anyprobe.splice.journal.memfds import is_ours

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
-from anyprobe.data.layout import BLOCK_GUARD, BLOCK_REFUSED
+from anyprobe.data.layouts.layout import BLOCK_GUARD, BLOCK_REFUSED
 from anyprobe.splice.codegen.handlers.rendezvous import REGISTERS
 from anyprobe.target.process import job_stops, permission
 

@@ -9,8 +9,8 @@ from anyprobe.probes.scripts.hooks import Scripted
 from anyprobe.probes.specs.spec import Spec, parsed
 
 if TYPE_CHECKING:
-    from anyprobe.data.records import Records
-    from anyprobe.data.results import AggregationResult
+    from anyprobe.data.aggregates.records import Records
+    from anyprobe.data.aggregates.results import AggregationResult
     from anyprobe.handlers.types.annotations import AnyType
     from anyprobe.probes.handlers.callbacks import Callback, Callbacks
     from anyprobe.probes.handlers.handling import Call, Handling

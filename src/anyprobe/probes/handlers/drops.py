@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from anyprobe.data.maps import MapView
-from anyprobe.data.rings import RingReader
-from anyprobe.data.stacks import StackView
+from anyprobe.data.layouts.stacks import StackView
+from anyprobe.data.readers.maps import MapView
+from anyprobe.data.readers.rings import RingReader
 
 
 def dropped_by(views: Mapping[object, object], stacks: StackView | None) -> dict[str, dict[str, int]]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from anyprobe.data.goroutines import INSTANCES_TABLE_BYTES
+from anyprobe.data.layouts.goroutines import INSTANCES_TABLE_BYTES
 from anyprobe.splice.codegen.handlers.facts import GoCalls
 from anyprobe.splice.codegen.handlers.spare_stacks import first_stack, spare_stacks_bytes
 

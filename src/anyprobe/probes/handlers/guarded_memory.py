@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from anyprobe.data.guarded import ASKED, GUARD_BYTES, UNKNOWN, WATCHED, fewer, write_ranges
+from anyprobe.data.layouts.guarded import ASKED, GUARD_BYTES, UNKNOWN, WATCHED, fewer, write_ranges
 from anyprobe.probes.handlers.filter_watch import FilterWatch
 from anyprobe.probes.handlers.own_memory import reading_facts
 from anyprobe.splice.userspace.userfault_hook import MountChecks, UserfaultChecks

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from anyprobe.core.cachedproperty import Lazy
 from anyprobe.core.code import MISSES, InputKind, NativeCode
 from anyprobe.core.errors import HandlerError, SpecError, UnsupportedTarget, UsageError
-from anyprobe.data.aggregations import Aggregation
-from anyprobe.data.layout import room_for
-from anyprobe.data.maps import Map, MapView
-from anyprobe.data.records import Records, named
-from anyprobe.data.results import AggregationResult, MapResult
-from anyprobe.data.rings import RingReader
-from anyprobe.data.stacks import StackView
-from anyprobe.data.tables import TableView
+from anyprobe.data.aggregates.aggregations import Aggregation
+from anyprobe.data.aggregates.records import Records, named
+from anyprobe.data.aggregates.results import AggregationResult, MapResult
+from anyprobe.data.layouts.layout import room_for
+from anyprobe.data.layouts.stacks import StackView
+from anyprobe.data.readers.maps import Map, MapView
+from anyprobe.data.readers.rings import RingReader
+from anyprobe.data.readers.tables import TableView
 from anyprobe.handlers.compile_cache import native_code
 from anyprobe.handlers.compiler import intermediate
 from anyprobe.handlers.csource import CHandler

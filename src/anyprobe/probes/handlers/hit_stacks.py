@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.unwind.rules import NONE
-from anyprobe.probes.unwinding import Code, Frame, walk
+from anyprobe.probes.stacks.unwinding import Code, Frame, walk
 
 if TYPE_CHECKING:
     from anyprobe.probes.providers.function.objects import ObjectTable
-    from anyprobe.probes.symbols import Symbols
+    from anyprobe.probes.stacks.symbols import Symbols
 
 Read = Callable[[int, int], bytes]
 

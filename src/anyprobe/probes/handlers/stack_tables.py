@@ -4,7 +4,7 @@ import time
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import TargetError, UnsupportedTarget
-from anyprobe.data.unwinding import Range, UnwindRegion, room_for
+from anyprobe.data.layouts.unwinding import Range, UnwindRegion, room_for
 from anyprobe.splice.journal.memfds import is_ours
 from anyprobe.splice.regions.stores import Store
 

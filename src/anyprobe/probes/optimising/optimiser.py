@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.errors import TargetExited, UsageError
-from anyprobe.data.optimisation import Optimisation, interval_of
-from anyprobe.data.refused import RefusedSite
+from anyprobe.data.findings.optimisation import Optimisation, interval_of
+from anyprobe.data.findings.refused import RefusedSite
 from anyprobe.probes.optimising.ordering import in_order
 from anyprobe.probes.optimising.relayout import Moved, Relayout, change
 from anyprobe.probes.reading import BankValues

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from anyprobe.core.errors import TargetError
-from anyprobe.data.leftover import kernels_line
+from anyprobe.data.findings.leftover import kernels_line
 from anyprobe.target.kernel import attached, kprobelist, switches
 from anyprobe.target.kernel.attached import LoadedProgram, Place
 from anyprobe.target.kernel.kprobelist import DynamicEvent, ListedKprobe

@@ -1,6 +1,6 @@
 """Switching off, and removing, what sessions have installed, whoever they were: from the target's journals alone."""
 
-from anyprobe.data.leftover import RemovalReport, SwitchReport
+from anyprobe.data.findings.leftover import RemovalReport, SwitchReport
 from anyprobe.splice.apply.recovery.recovery import remove as remove_from
 from anyprobe.splice.apply.recovery.recovery import remove_everywhere
 from anyprobe.splice.apply.recovery.suspension import resume, suspend

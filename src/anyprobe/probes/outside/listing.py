@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from anyprobe.binary.images.modules import LoadedObject, ProcessFiles, loaded_objects
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
-from anyprobe.data.leftover import Leftover
+from anyprobe.data.findings.leftover import Leftover
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.splice.apply.recovery.restoring import in_window, windows_of
 from anyprobe.splice.journal.installed import find_journals

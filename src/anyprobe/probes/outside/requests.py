@@ -9,7 +9,7 @@ from anyprobe.splice.journal.records import Request, answer, ask, requests
 from anyprobe.target.process.process import Process
 
 if TYPE_CHECKING:
-    from anyprobe.data.leftover import OptimizationReport
+    from anyprobe.data.findings.leftover import OptimizationReport
     from anyprobe.probes.host import ProbeHost
 
 PATIENCE, PAUSE = 3.0, 0.02
@@ -18,7 +18,7 @@ PATIENCE, PAUSE = 3.0, 0.02
 
 def ask_for_optimization(pid: int, *, on: bool) -> "OptimizationReport":
     """Ask the sessions in a process to have their probes reached by jumps or by traps, and wait for them to do so."""
-    from anyprobe.data.leftover import OptimizationReport
+    from anyprobe.data.findings.leftover import OptimizationReport
 
     request = Request.OPTIMIZE if on else Request.UNOPTIMIZE
     process = Process.open(pid)
@@ -47,7 +47,7 @@ def look(session: "ProbeHost") -> None:
     new = [asked for asked, done in found.values() if asked != done]
     if not new:
         return
-    from anyprobe.probes.replanning import switch_optimization
+    from anyprobe.probes.wanted.replanning import switch_optimization
 
     staying = switch_optimization(session, session.probes, on=new[0] == Request.OPTIMIZE)
     session.warn(*staying)

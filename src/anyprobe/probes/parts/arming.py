@@ -10,7 +10,6 @@ from anyprobe.binary.images.modules import VDSO
 from anyprobe.core.cachedproperty import Lazy
 from anyprobe.core.errors import Interrupted, StopTimeout, UsageError
 from anyprobe.probes import removal
-from anyprobe.probes.desired import Policy
 from anyprobe.probes.duties import locked
 from anyprobe.probes.handlers.decorators import Decorators
 from anyprobe.probes.outside import registering
@@ -24,21 +23,22 @@ from anyprobe.probes.providers.function.copies import AUDITED, has_libraries
 from anyprobe.probes.providers.function.resolve import ResolvedSite
 from anyprobe.probes.specs.spec import Spec, check_functions, parsed
 from anyprobe.probes.target_errors import typed
+from anyprobe.probes.wanted.desired import Policy
 
 if TYPE_CHECKING:
     import builtins
 
     from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.core.refusal import Refusal
-    from anyprobe.data.explanation import Explanation, ListedSite
-    from anyprobe.data.optimisation import Optimisation
+    from anyprobe.data.findings.explanation import Explanation, ListedSite
+    from anyprobe.data.findings.optimisation import Optimisation
     from anyprobe.probes.host import ProbeHost
     from anyprobe.probes.optimising.optimiser import Optimiser
     from anyprobe.probes.overhead import OverheadWatch
     from anyprobe.probes.providers.base import Provider
     from anyprobe.probes.replacing.replacement import Replacement, Replacements
     from anyprobe.probes.replacing.shared_object import SharedObject
-    from anyprobe.probes.retiring import Retirement
+    from anyprobe.probes.wanted.retiring import Retirement
 
 Probes = list[Probe]
 
@@ -122,7 +122,7 @@ class Arming:
         Raises:
             SpecError: a spec means nothing; then nothing is armed.
         """
-        from anyprobe.probes.covering import RUNS, UNDECIDED, blocks_of
+        from anyprobe.probes.coverage.covering import RUNS, UNDECIDED, blocks_of
 
         wanted = parsed([blocks_of(each) if isinstance(each, str) else each for each in specs])
         if edges:
@@ -133,7 +133,7 @@ class Arming:
         found = self.arm(wanted, timed=False, follow=follow, flags=not counts)
         self.covered += found
         if not counts:
-            from anyprobe.probes.retiring import Retirement
+            from anyprobe.probes.wanted.retiring import Retirement
 
             if self.retirement is None:
                 self.retirement = Retirement(self._host)
@@ -287,7 +287,7 @@ class Arming:
             probes: those to arm again; they count on.
         """
         host = self._host
-        from anyprobe.probes.replanning import keep_order_of_handlers
+        from anyprobe.probes.wanted.replanning import keep_order_of_handlers
 
         host.check_attached()
         self._modules.desired.note_enabled(probes)
@@ -313,7 +313,7 @@ class Arming:
         Raises:
             SpecError: the spec means no site, or several.
         """
-        from anyprobe.probes import planning
+        from anyprobe.probes.wanted import planning
 
         (wanted,) = parsed((spec,))
         return planning.explain(self._host, wanted, timed=timed)
@@ -332,7 +332,7 @@ class Arming:
         Args:
             specs: the sites, globs included.
         """
-        from anyprobe.probes import planning
+        from anyprobe.probes.wanted import planning
 
         return planning.listed(self._host, parsed(specs))
 

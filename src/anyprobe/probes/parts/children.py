@@ -14,10 +14,10 @@ from anyprobe.probes.parts.timing import CallEnds
 from anyprobe.probes.target_errors import typed
 
 if TYPE_CHECKING:
-    from anyprobe.probes.ended_children import EndedChildren
     from anyprobe.probes.following.exec_gate import ExecGate
     from anyprobe.probes.following.follower import Follower
     from anyprobe.probes.following.fork_gate import ForkGate
+    from anyprobe.probes.forks.ended_children import EndedChildren
     from anyprobe.probes.host import ProbeHost
     from anyprobe.splice.regions.code_region import SlotBank
 
@@ -167,7 +167,7 @@ class ChildWatch:
 
     @Lazy
     def _ended(self) -> "EndedChildren":
-        from anyprobe.probes.ended_children import EndedChildren
+        from anyprobe.probes.forks.ended_children import EndedChildren
 
         return EndedChildren()
 

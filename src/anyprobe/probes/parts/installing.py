@@ -102,7 +102,7 @@ class Installer:
         host.splicing.registrations.write()
         told, splices = upkeep.look_at_text(mappings)
         if splices:
-            from anyprobe.probes.withdrawal import withdrawn
+            from anyprobe.probes.wanted.withdrawal import withdrawn
 
             told = withdrawn(told, splices, host.probes, self.disarm)
         host.warn(*told, *host.copies.uncounted(host.probes, mappings))

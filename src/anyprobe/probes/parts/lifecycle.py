@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.collection import collect_what_was_made
 from anyprobe.core.errors import TargetExited
-from anyprobe.data.last_results import armed_as
-from anyprobe.data.snapshot import Snapshot
+from anyprobe.data.snapshots.last_results import armed_as
+from anyprobe.data.snapshots.snapshot import Snapshot
 from anyprobe.probes import removal
 from anyprobe.probes.duties import locked
 from anyprobe.probes.handlers.decorators import Decorators

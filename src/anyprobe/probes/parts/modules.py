@@ -13,7 +13,6 @@ from anyprobe.core.checkpoints import checkpoint
 from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import SpecError, TargetExited
 from anyprobe.core.refusal import Refusal
-from anyprobe.probes.desired import Desired, DesiredState, Finds, Policy, Taken, unchosen_in
 from anyprobe.probes.duties import locked
 from anyprobe.probes.handlers.decorators import Decorators
 from anyprobe.probes.outside import registering
@@ -27,17 +26,18 @@ from anyprobe.probes.providers.provided import Providers
 from anyprobe.probes.specs.parts import Spec
 from anyprobe.probes.target_errors import typed
 from anyprobe.probes.timing.clock import own_clock
+from anyprobe.probes.wanted.desired import Desired, DesiredState, Finds, Policy, Taken, unchosen_in
 
 if TYPE_CHECKING:
-    from anyprobe.data.pending import PendingSpec
-    from anyprobe.data.snapshot import Snapshot
+    from anyprobe.data.findings.pending import PendingSpec
+    from anyprobe.data.snapshots.snapshot import Snapshot
     from anyprobe.probes.following.fork_children import ForkChildren
     from anyprobe.probes.handlers.callbacks import Hit
     from anyprobe.probes.handlers.load_gate import LoadGate
     from anyprobe.probes.host import ProbeHost
     from anyprobe.probes.providers.function.resolve import Resolution
     from anyprobe.probes.providers.usdt.sites import MarkerTable
-    from anyprobe.probes.thread_slots import ThreadSlots
+    from anyprobe.probes.threads.thread_slots import ThreadSlots
 
 _STARTING, _LOOKS = 1.0, 0.002
 """Seconds to wait for the loader of a program that has just begun, and between two looks at it."""
@@ -288,7 +288,7 @@ class ModuleReconciler:
     def thread_slots(self) -> "ThreadSlots":
         """Whether threads have memory of their own that generated code finds."""
         host = self._host
-        from anyprobe.probes.thread_slots import ThreadSlots
+        from anyprobe.probes.threads.thread_slots import ThreadSlots
 
         return ThreadSlots(host, host.handler_watch.function_at, self._installer.disarm)
 

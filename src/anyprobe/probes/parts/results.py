@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.core.collection import collection_paused
-from anyprobe.data.last_results import disarmed, with_end_of
-from anyprobe.data.refused import RefusedSite
-from anyprobe.data.snapshot import Snapshot
-from anyprobe.data.taken import included
+from anyprobe.data.findings.refused import RefusedSite
+from anyprobe.data.snapshots.last_results import disarmed, with_end_of
+from anyprobe.data.snapshots.snapshot import Snapshot
+from anyprobe.data.snapshots.taken import included
 from anyprobe.probes import reading
 from anyprobe.probes.duties import locked
 from anyprobe.probes.handlers.decorators import Decorators
@@ -20,7 +20,7 @@ from anyprobe.probes.reading import BankValues
 from anyprobe.target.system.kernel_log import kernel_log
 
 if TYPE_CHECKING:
-    from anyprobe.data.calltree import CallNode
+    from anyprobe.data.findings.calltree import CallNode
     from anyprobe.probes.host import ProbeHost
 
 _CROWDED = "there are too many fork children to tell them all apart: what some have counted is the program's"
@@ -110,7 +110,7 @@ class Results:
         waited, stolen = self._times.waited()
         coverage = None
         if self._arming.covered:
-            from anyprobe.probes.covering import read_coverage
+            from anyprobe.probes.coverage.covering import read_coverage
 
             known = zip(found, armed, strict=False)
             coverage = read_coverage(self._arming.covered, known, since=self._arming.covered_since)
@@ -166,7 +166,7 @@ class Results:
         said = self._times.clock_warnings()
         log = kernel_log()
         if host.children.killed() or (log is not None and log.faults()):
-            from anyprobe.probes.death import deaths_of_children
+            from anyprobe.probes.stacks.death import deaths_of_children
 
             said += deaths_of_children(host)
         if (handling := self._handlers.used) is not None:

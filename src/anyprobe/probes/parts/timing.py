@@ -12,11 +12,11 @@ from anyprobe.probes.timing.clock import Clock, ClockChoice
 from anyprobe.target.system import procfs
 
 if TYPE_CHECKING:
-    from anyprobe.probes.clock_watch import ClockWatch
     from anyprobe.probes.handlers.callbacks import Hit
     from anyprobe.probes.host import ProbeHost
     from anyprobe.probes.probe import Place, Probe
     from anyprobe.probes.providers.function.resolve import ResolvedSite
+    from anyprobe.probes.threads.clock_watch import ClockWatch
     from anyprobe.probes.timing.return_points import ReturnPoints
     from anyprobe.probes.timing.waiting import Waiting
 
@@ -141,7 +141,7 @@ class Times:
     @Lazy
     def clock_watch(self) -> "ClockWatch":
         """Whether the program forbids its threads to read the clock."""
-        from anyprobe.probes.clock_watch import ClockWatch
+        from anyprobe.probes.threads.clock_watch import ClockWatch
 
         return ClockWatch(self._host)
 

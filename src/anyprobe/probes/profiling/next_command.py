@@ -4,7 +4,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from anyprobe.data.profile import ProfiledStack, ProfileFrame
+from anyprobe.data.snapshots.profile import ProfiledStack, ProfileFrame
 from anyprobe.probes.specs.naming import as_spec
 
 _MOST = 8

@@ -12,7 +12,7 @@ from anyprobe.target.kernel.samples import MOST_STACK_BYTES, Lost, Record, Sampl
 from anyprobe.target.system import procfs
 
 if TYPE_CHECKING:
-    from anyprobe.data.profile import Profile
+    from anyprobe.data.snapshots.profile import Profile
 
 HERTZ = 99
 _BY = ("pid", "tid", "comm")
@@ -109,7 +109,7 @@ class Profiler:
 
     def result(self, command: Sequence[str] = ()) -> "Profile":
         """End sampling and return what was sampled, named; ``command``: what was started to be sampled."""
-        from anyprobe.data.profile import Profile
+        from anyprobe.data.snapshots.profile import Profile
 
         self.end()
         assert self._ended is not None

@@ -15,7 +15,7 @@ from anyprobe.core.errors import TargetError, UnsupportedTarget
 from anyprobe.core.mapping import MappingLike
 from anyprobe.core.memory import MemoryFault
 from anyprobe.probes.profiling.python.interpreter import Function
-from anyprobe.probes.unwinding import Code, Frame
+from anyprobe.probes.stacks.unwinding import Code, Frame
 from anyprobe.target.process.called_name import called_name
 from anyprobe.target.system import gateway, procfs
 from anyprobe.target.system.memory import ReadableMemory

@@ -7,12 +7,12 @@ from contextlib import suppress
 from anyprobe.binary.images.modules import LoadedObject
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
-from anyprobe.data.processes import ProcessInfo, TargetInfo
-from anyprobe.data.profile import Key, ProfiledStack, ProfileFrame
+from anyprobe.data.snapshots.processes import ProcessInfo, TargetInfo
+from anyprobe.data.snapshots.profile import Key, ProfiledStack, ProfileFrame
 from anyprobe.probes.profiling.names import IN_KERNEL, Names
 from anyprobe.probes.profiling.python.programs import PythonPrograms
 from anyprobe.probes.profiling.spaces import Place, Space, Spaces
-from anyprobe.probes.unwinding import Frame, walk
+from anyprobe.probes.stacks.unwinding import Frame, walk
 from anyprobe.target.kernel.samples import Forked, Mapped, Named, Record, Sample, Sampler
 from anyprobe.target.system import procfs
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from anyprobe.core.refusal import Refusal
-    from anyprobe.data.snapshot import SiteResult
+    from anyprobe.data.snapshots.snapshot import SiteResult
     from anyprobe.probes.specs.parts import Spec
 
 

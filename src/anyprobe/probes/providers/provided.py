@@ -8,7 +8,7 @@ from anyprobe.core.errors import UsageError
 from anyprobe.probes.probe import Probe
 
 if TYPE_CHECKING:
-    from anyprobe.data.snapshot import SiteResult
+    from anyprobe.data.snapshots.snapshot import SiteResult
     from anyprobe.probes.providers.base import Attachment, Provider
     from anyprobe.probes.specs.parts import Spec
 

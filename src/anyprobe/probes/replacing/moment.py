@@ -11,7 +11,7 @@ from anyprobe.probes.probe import Probe
 if TYPE_CHECKING:
     from anyprobe.probes.providers.function.objects import ObjectTable
     from anyprobe.probes.replacing.quiet import Functions, Inside
-    from anyprobe.probes.symbols import Symbols
+    from anyprobe.probes.stacks.symbols import Symbols
     from anyprobe.splice.edits import Edit
     from anyprobe.target.base import ProcessQuiescence
 

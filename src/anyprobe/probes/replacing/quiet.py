@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from anyprobe.core.errors import TargetError
 from anyprobe.probes.handlers.hit_stacks import HitStacks
-from anyprobe.probes.unwinding import Frame, Walk, walk
+from anyprobe.probes.stacks.unwinding import Frame, Walk, walk
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject

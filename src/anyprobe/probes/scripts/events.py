@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from anyprobe.core.errors import AnyprobeError
-from anyprobe.data.records import rows_by_time
+from anyprobe.data.aggregates.records import rows_by_time
 
 if TYPE_CHECKING:
-    from anyprobe.data.records import Records
+    from anyprobe.data.aggregates.records import Records
 
 MARGIN_NS = 1_000_000
 """What is younger is kept for the next look: by then, whatever was emitted before it is complete, on all threads."""

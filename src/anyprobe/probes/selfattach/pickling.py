@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from anyprobe.core.errors import HandlerError, UsageError
-from anyprobe.data.aggregations import Aggregation
-from anyprobe.data.maps import Map
+from anyprobe.data.aggregates.aggregations import Aggregation
+from anyprobe.data.readers.maps import Map
 from anyprobe.handlers.frontend.source import Source, source_of
 
 if TYPE_CHECKING:

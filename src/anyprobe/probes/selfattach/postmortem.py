@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from anyprobe.data import histogram
-from anyprobe.data.costs import NO_COSTS, Costs
-from anyprobe.data.layout import BankLayout
-from anyprobe.data.near_reader import NearReader
-from anyprobe.data.nested import NestedTiming
-from anyprobe.data.reader import BankReader
-from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
-from anyprobe.data.taken import Taken, costs_in
+from anyprobe.data.layouts import histogram
+from anyprobe.data.layouts.layout import BankLayout
+from anyprobe.data.readers.near_reader import NearReader
+from anyprobe.data.readers.reader import BankReader
+from anyprobe.data.snapshots.costs import NO_COSTS, Costs
+from anyprobe.data.snapshots.nested import NestedTiming
+from anyprobe.data.snapshots.snapshot import FunctionTiming, SiteResult, Snapshot
+from anyprobe.data.snapshots.taken import Taken, costs_in
 from anyprobe.splice.memory.arena import Arena
 from anyprobe.splice.regions.banks import MISSING
 from anyprobe.splice.regions.code_region import NearBank, SlotBank

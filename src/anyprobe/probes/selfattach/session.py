@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack, cast
 
 from anyprobe.core.errors import TargetError, UsageError
-from anyprobe.data.aggregations import Aggregation
-from anyprobe.data.explanation import Explanation, ListedSite
-from anyprobe.data.maps import Map
-from anyprobe.data.records import Records, rows_by_time
-from anyprobe.data.results import AggregationResult
-from anyprobe.data.snapshot import Snapshot
+from anyprobe.data.aggregates.aggregations import Aggregation
+from anyprobe.data.aggregates.records import Records, rows_by_time
+from anyprobe.data.aggregates.results import AggregationResult
+from anyprobe.data.findings.explanation import Explanation, ListedSite
+from anyprobe.data.readers.maps import Map
+from anyprobe.data.snapshots.snapshot import Snapshot
 from anyprobe.probes.api import SessionApi
 from anyprobe.probes.options import OptionNames, SessionOptions, chosen
 from anyprobe.probes.scripts import entering
@@ -441,7 +441,7 @@ class SelfSession(SessionApi[SelfProbe]):
 
     def _repr_html_(self) -> str:
         """Return what notebooks show: what was counted so far."""
-        from anyprobe.data.shown import page_of
+        from anyprobe.data.snapshots.shown import page_of
 
         return page_of(self.snapshot())
 

@@ -6,10 +6,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from anyprobe.data.aggregations import Aggregation
-from anyprobe.data.keys import UNKEYED, KeyShape
-from anyprobe.data.maps import Map, MapLayout, MapView
-from anyprobe.data.tables import TableLayout, TableView
+from anyprobe.data.aggregates.aggregations import Aggregation
+from anyprobe.data.layouts.keys import UNKEYED, KeyShape
+from anyprobe.data.readers.maps import Map, MapLayout, MapView
+from anyprobe.data.readers.tables import TableLayout, TableView
 from anyprobe.probes.selfattach.postmortem import BankPlace
 from anyprobe.splice.memory.memfd import written_extents
 from anyprobe.target.system import gateway

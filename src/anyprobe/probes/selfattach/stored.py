@@ -5,11 +5,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from anyprobe.core.errors import TargetError, UsageError
-from anyprobe.data.aggregations import Aggregation
-from anyprobe.data.keys import NAMED, KeyShape, Place
-from anyprobe.data.maps import Map, MapView
-from anyprobe.data.results import AggregationResult, CellValue, Key
-from anyprobe.data.tables import TableView
+from anyprobe.data.aggregates.aggregations import Aggregation
+from anyprobe.data.aggregates.results import AggregationResult, CellValue, Key
+from anyprobe.data.layouts.keys import NAMED, KeyShape, Place
+from anyprobe.data.readers.maps import Map, MapView
+from anyprobe.data.readers.tables import TableView
 from anyprobe.probes.selfattach.client import Line
 
 if TYPE_CHECKING:

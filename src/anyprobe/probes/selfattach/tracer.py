@@ -16,10 +16,10 @@ from typing import Any
 
 from anyprobe.core.errors import AnyprobeError, UsageError
 from anyprobe.core.memory import MemoryFault
-from anyprobe.data.layout import BLOCK_GUARD, BLOCK_HEAD_BYTES, BLOCK_OWNER, BLOCK_REFUSED
-from anyprobe.data.maps import MapView
-from anyprobe.data.snapshot import Snapshot
-from anyprobe.data.tables import TableView
+from anyprobe.data.layouts.layout import BLOCK_GUARD, BLOCK_HEAD_BYTES, BLOCK_OWNER, BLOCK_REFUSED
+from anyprobe.data.readers.maps import MapView
+from anyprobe.data.readers.tables import TableView
+from anyprobe.data.snapshots.snapshot import Snapshot
 from anyprobe.probes.handlers.handling import Call
 from anyprobe.probes.opening import attach
 from anyprobe.probes.options import SessionOptions

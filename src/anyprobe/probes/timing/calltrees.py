@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from anyprobe.data.calltree import NOT_KEPT, UNSURE, CallNode, merged, ordered
-from anyprobe.data.layout import NO_CALLER, NODE_KEY_SHIFT, UNSURE_CALLER
+from anyprobe.data.findings.calltree import NOT_KEPT, UNSURE, CallNode, merged, ordered
+from anyprobe.data.layouts.layout import NO_CALLER, NODE_KEY_SHIFT, UNSURE_CALLER
 
 DEEPEST = 100
 """Levels of a tree that is shown."""
@@ -13,8 +13,8 @@ _Node = tuple[int, int, int, int]
 """The key of a node, its calls, their ticks, and those of the function itself."""
 
 if TYPE_CHECKING:
-    from anyprobe.data.processes import ProcessInfo
-    from anyprobe.probes.children import Children
+    from anyprobe.data.snapshots.processes import ProcessInfo
+    from anyprobe.probes.forks.children import Children
     from anyprobe.probes.probe import Probe, Timed
     from anyprobe.probes.reading import BankValues
     from anyprobe.splice.regions.code_region import SlotBank

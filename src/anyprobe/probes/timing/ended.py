@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from anyprobe.data.layout import BLOCK_OFF
-from anyprobe.data.open_calls import end_open_calls, gone_at, last_moment, thread_in
+from anyprobe.data.layouts.layout import BLOCK_OFF
+from anyprobe.data.readers.open_calls import end_open_calls, gone_at, last_moment, thread_in
 from anyprobe.probes.reading import BankValues
 from anyprobe.splice.regions.code_region import GoroutineBank
 

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from anyprobe.data.layout import UNNAMED
-from anyprobe.data.sums import total
+from anyprobe.data.layouts.layout import UNNAMED
+from anyprobe.data.snapshots.sums import total
 
 if TYPE_CHECKING:
-    from anyprobe.data.nested import NestedTiming
-    from anyprobe.data.reader import BankReader
-    from anyprobe.data.snapshot import FunctionTiming
+    from anyprobe.data.readers.reader import BankReader
+    from anyprobe.data.snapshots.nested import NestedTiming
+    from anyprobe.data.snapshots.snapshot import FunctionTiming
     from anyprobe.probes.probe import Probe
     from anyprobe.splice.regions.code_region import SlotBank
 
@@ -29,7 +29,7 @@ def other_time(
     banks = {group.bank for group in groups if group.bank is not None and group.bank.layout.nested}
     if not banks:
         return None
-    from anyprobe.data.nested import NestedTiming
+    from anyprobe.data.snapshots.nested import NestedTiming
 
     known = [(each, each.nested) for each in functions if each.nested is not None]
     own = total((each, round(nested.self_ns)) for each, nested in known)

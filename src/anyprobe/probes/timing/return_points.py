@@ -17,7 +17,7 @@ from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.errors import StopTimeout, TargetError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.data.layout import CALLER_NEW, CALLER_REFUSED, CALLER_SINCE, CALLER_WATCHED, UNSEEN
+from anyprobe.data.layouts.layout import CALLER_NEW, CALLER_REFUSED, CALLER_SINCE, CALLER_WATCHED, UNSEEN
 from anyprobe.isa.decode import Flow
 from anyprobe.probes.probe import FollowedCalls, Place, Probe, Timed, edits_for
 from anyprobe.probes.target_errors import typed

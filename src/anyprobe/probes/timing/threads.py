@@ -5,14 +5,14 @@ from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Literal
 
-from anyprobe.data.processes import ThreadTimes
-from anyprobe.data.reader import ForkChild, OneThread
-from anyprobe.data.snapshot import FunctionTiming
+from anyprobe.data.readers.reader import ForkChild, OneThread
+from anyprobe.data.snapshots.processes import ThreadTimes
+from anyprobe.data.snapshots.snapshot import FunctionTiming
 
 if TYPE_CHECKING:
-    from anyprobe.data.processes import ProcessCounts, ProcessInfo
-    from anyprobe.data.reader import BankReader, Whose
-    from anyprobe.probes.children import Children
+    from anyprobe.data.readers.reader import BankReader, Whose
+    from anyprobe.data.snapshots.processes import ProcessCounts, ProcessInfo
+    from anyprobe.probes.forks.children import Children
     from anyprobe.probes.probe import Probe, Timed
     from anyprobe.probes.reading import BankValues
     from anyprobe.probes.timing.thread_names import ThreadNames

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from anyprobe.binary.flow.exits import ExitKind
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.binary.images.stack_switches import End
-from anyprobe.data.layout import (
+from anyprobe.data.layouts.layout import (
     BLOCK_UNWOUND,
     BY_JUMP,
     MAY_STAY,

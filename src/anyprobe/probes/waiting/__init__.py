@@ -1,5 +1,5 @@
 """Waiting: which locks threads wait for, how long, which threads hold them meanwhile, and where threads sleep.
 
-In: a session. Out: handlers in its program, whose aggregations ``data.waiting`` reads. Must not change what the program
-does, nor know how results are shown.
+In: a session. Out: handlers in its program, whose aggregations ``data.findings.waiting`` reads. Must not change what
+the program does, nor know how results are shown.
 """

@@ -7,9 +7,9 @@ call seems to take by either clock, so a few calls read it once more, and the le
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from anyprobe.data.aggregations import Count, Hist, Min, Sum
-from anyprobe.data.cpu_time import CALLS, CPU, READING, TAILS
-from anyprobe.data.maps import Map
+from anyprobe.data.aggregates.aggregations import Count, Hist, Min, Sum
+from anyprobe.data.readers.maps import Map
+from anyprobe.data.snapshots.cpu_time import CALLS, CPU, READING, TAILS
 from anyprobe.handlers.types.annotations import u64
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from anyprobe.core.errors import UnsupportedTarget, UsageError
-from anyprobe.data.aggregations import Count, Hist, Sum
-from anyprobe.data.maps import Map
-from anyprobe.data.waiting import ACQUIRED, BLOCKERS, HELD, HOLDERS, WAITED, WAITERS, LockKind
+from anyprobe.data.aggregates.aggregations import Count, Hist, Sum
+from anyprobe.data.findings.waiting import ACQUIRED, BLOCKERS, HELD, HOLDERS, WAITED, WAITERS, LockKind
+from anyprobe.data.readers.maps import Map
 from anyprobe.handlers.types.annotations import func, i32, i64, ptr, stack, u32, u64
 from anyprobe.probes.waiting.libc_places import FUTEX, OPERATION, lock_places
 

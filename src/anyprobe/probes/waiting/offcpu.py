@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from anyprobe.core.errors import UnsupportedTarget, UsageError
-from anyprobe.data.aggregations import Max, Quantize
-from anyprobe.data.maps import Map
-from anyprobe.data.offcpu import ASLEEP, LATE, Cause, Causes
+from anyprobe.data.aggregates.aggregations import Max, Quantize
+from anyprobe.data.findings.offcpu import ASLEEP, LATE, Cause, Causes
+from anyprobe.data.readers.maps import Map
 from anyprobe.handlers.types.annotations import func, i32, i64, stack, u64
 from anyprobe.probes.specs.spec import parse
 from anyprobe.probes.waiting.libc_places import functions_in_libraries, lock_places

@@ -10,14 +10,14 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from anyprobe.data.cells import CellValue
-from anyprobe.data.offcpu import ASLEEP, KERNEL, LATE, Cause, Causes, State, cause_of
-from anyprobe.data.results import AggregationResult, Key
+from anyprobe.data.aggregates.results import AggregationResult, Key
+from anyprobe.data.findings.offcpu import ASLEEP, KERNEL, LATE, Cause, Causes, State, cause_of
+from anyprobe.data.layouts.cells import CellValue
 from anyprobe.probes.timing.clock import own_time, own_time_at
 from anyprobe.target.system import procfs
 
 if TYPE_CHECKING:
-    from anyprobe.data.snapshot import Snapshot
+    from anyprobe.data.snapshots.snapshot import Snapshot
     from anyprobe.probes.session import Session
 
 _SINCE, _RAN, _AT, _STACK, _DESCRIPTOR = "asleep since", "ran until", "asleep at", "asleep stack", "asleep descriptor"

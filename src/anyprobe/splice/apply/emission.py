@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from anyprobe.core.cachedproperty import cached_property
 from anyprobe.core.errors import InternalError, TargetError
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.data.layout import JUMPED, PASSED_ON
+from anyprobe.data.layouts.layout import JUMPED, PASSED_ON
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.lines import KeptLine, content_of, has_branch
 from anyprobe.splice.apply.site_clobbers import SiteClobbers

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import TargetError
-from anyprobe.data.goroutines import SHARDS, TABLE_BYTES
-from anyprobe.data.layout import NEXT_BLOCK, BankLayout
+from anyprobe.data.layouts.goroutines import SHARDS, TABLE_BYTES
+from anyprobe.data.layouts.layout import NEXT_BLOCK, BankLayout
 from anyprobe.splice.journal.records import MappingUse
 from anyprobe.splice.memory.arena import Arena, Piece
 from anyprobe.splice.memory.space import AddressSpace

@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from anyprobe.data.layout import CALLER_WATCHED
+from anyprobe.data.layouts.layout import CALLER_WATCHED
 from anyprobe.splice.edits import Edit, hook_of
 from anyprobe.splice.regions.code_region import SlotBank
 
 if TYPE_CHECKING:
-    from anyprobe.data.callers import CallerTables
+    from anyprobe.data.layouts.callers import CallerTables
 
 
 def tables_of(bank: SlotBank) -> "CallerTables":
     """Return the tables of a bank by which calls find out where they end."""
-    from anyprobe.data.callers import CallerTables
+    from anyprobe.data.layouts.callers import CallerTables
 
     return CallerTables(bank.arena.view(bank.piece.offset, bank.piece.size), bank.layout)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import PermissionDenied, RemoteCallFailed, StopTimeout, TargetError
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.data.layout import CLOSED, NEXT_BLOCK, NO_LOCK, NOWHERE, UNWATCHED, BankLayout
+from anyprobe.data.layouts.layout import CLOSED, NEXT_BLOCK, NO_LOCK, NOWHERE, UNWATCHED, BankLayout
 from anyprobe.splice.apply.outcomes import give_up
 from anyprobe.splice.codegen.emit import estimate
 from anyprobe.splice.codegen.patch import COUNTS_NOTHING, REPLACING, ActionKind

@@ -12,7 +12,7 @@ but for the moment in which all copies up to the child's are mapped: there it go
 say in its header is written before it can be seen.
 """
 
-from anyprobe.data import layout as at
+from anyprobe.data.layouts import layout as at
 from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.codegen.child_gates import MAPPED
 from anyprobe.splice.codegen.routines import RoutineFacts

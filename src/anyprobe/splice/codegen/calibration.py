@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from anyprobe.data import layout as at
-from anyprobe.data.callers import CallerTables
-from anyprobe.data.costs import UNIT, Costs
-from anyprobe.data.layout import BankLayout
+from anyprobe.data.layouts import layout as at
+from anyprobe.data.layouts.callers import CallerTables
+from anyprobe.data.layouts.layout import BankLayout
+from anyprobe.data.snapshots.costs import UNIT, Costs
 from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.codegen.routines import RoutineFacts, Routines, assemble_routines
 

@@ -8,9 +8,9 @@ program's own data and code have driven those of probes out of the caches.
 
 from typing import Protocol
 
-from anyprobe.data import layout as at
-from anyprobe.data.costs import SLOWED, SLOWED_INSIDE, UNIT, Costs
-from anyprobe.data.layout import BankLayout
+from anyprobe.data.layouts import layout as at
+from anyprobe.data.layouts.layout import BankLayout
+from anyprobe.data.snapshots.costs import SLOWED, SLOWED_INSIDE, UNIT, Costs
 from anyprobe.isa.assemble import Assembler
 
 _CHANCE = 126

@@ -1,7 +1,7 @@
 """The generated code that adds a duration to a timing record, which threads or goroutines have in different ways."""
 
-from anyprobe.data.histogram import BUCKETS
-from anyprobe.data.layout import (
+from anyprobe.data.layouts.histogram import BUCKETS
+from anyprobe.data.layouts.layout import (
     FAR_TIMES,
     NEAR_BUCKETS,
     RECORD_BUCKETS,

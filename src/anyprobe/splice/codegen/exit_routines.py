@@ -9,8 +9,8 @@ timing record, and a state. Pairs that are not there are noted, once each, in an
 from functools import partial
 from typing import TYPE_CHECKING
 
-from anyprobe.data import layout as at
-from anyprobe.data.layout import COST, RECORD, SP, START, TOMBSTONE, UNWOUND
+from anyprobe.data.layouts import layout as at
+from anyprobe.data.layouts.layout import COST, RECORD, SP, START, TOMBSTONE, UNWOUND
 from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.codegen import child_gates, clocks, left_calls, nested_calls, slow_paths
 from anyprobe.splice.codegen.durations import emit_duration, emit_extremes
@@ -425,7 +425,7 @@ def emit_look_up(asm: Assembler, facts: "RoutineFacts", name: str, learning: int
 def _hash(asm: Assembler, table: int, entries: int) -> None:
     """Emit: rdi = a table of return points, edx = where the pair of rsi and rcx is looked for first, r8d = how often.
 
-    The same as ``data.callers.first_entry``.
+    The same as ``data.layouts.callers.first_entry``.
     """
     asm.code(
         f"""

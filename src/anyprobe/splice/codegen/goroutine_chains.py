@@ -1,6 +1,6 @@
-"""The generated code that finds a goroutine's head and takes calls for its chain (``data.goroutines``)."""
+"""The generated code that finds a goroutine's head and takes calls for its chain (``data.layouts.goroutines``)."""
 
-from anyprobe.data import goroutines as at
+from anyprobe.data.layouts import goroutines as at
 
 STACK_LOW, STACK_HIGH = 0, 8
 """Where ``runtime.g`` has the bounds of the stack."""

@@ -3,7 +3,7 @@
 A Go function may have no stack left, so patches come by a jump, with ``r13`` as the place where they go on: at an
 instruction that does nothing, whose operand is the offset of the timing record. At the entry and at the returns of what
 Go's compiler makes, ``r12``, ``r13``, ``r15`` and the flags hold nothing (Go's ``abi-internal.md``), and ``r14`` is the
-goroutine. Four other registers are kept in the goroutine's *head* (``data.goroutines``), which belongs to it alone.
+goroutine. Four other registers are kept in the goroutine's *head* (``data.layouts.goroutines``), which is its alone.
 
 A call is known by how far its stack pointer is below the top of the goroutine's stack, which stays the same where the
 runtime moves the stack. What is deeper than a call that begins or ends was left behind, by a panic or
@@ -15,8 +15,8 @@ goroutine, and those of fork children, whose copy of the gate is wiped.
 
 from dataclasses import dataclass
 
-from anyprobe.data import goroutines as at
-from anyprobe.data.layout import (
+from anyprobe.data.layouts import goroutines as at
+from anyprobe.data.layouts.layout import (
     PASSED_ON,
     RECORD_LEFT,
     RECORD_MISSED,

@@ -1,12 +1,12 @@
 """The generated code that keeps the call tree of goroutines: a node for each way by which a function was called.
 
-Nodes are those of other trees (``data.layout``): found by their key, the caller's node and the function's record, and
-counted in the block where calls of the goroutine are recorded.
+Nodes are those of other trees (``data.layouts.layout``): found by their key, the caller's node and the function's
+record, and counted in the block where calls of the goroutine are recorded.
 """
 
-from anyprobe.data import layout as at
-from anyprobe.data.goroutines import CALL_NODE, CALL_WITHIN, HEAD_TOP
-from anyprobe.data.layout import BankLayout
+from anyprobe.data.layouts import layout as at
+from anyprobe.data.layouts.goroutines import CALL_NODE, CALL_WITHIN, HEAD_TOP
+from anyprobe.data.layouts.layout import BankLayout
 from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.codegen.goroutine_chains import STACK_HIGH
 

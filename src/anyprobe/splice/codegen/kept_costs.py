@@ -6,8 +6,8 @@ import zlib
 from functools import cache
 
 from anyprobe.core import kept
-from anyprobe.data.costs import NO_COSTS, Costs
-from anyprobe.data.layout import BankLayout
+from anyprobe.data.layouts.layout import BankLayout
+from anyprobe.data.snapshots.costs import NO_COSTS, Costs
 
 TRIES = 5
 """After so many that were slower than another one, sessions measure no more: that one was hardly disturbed."""

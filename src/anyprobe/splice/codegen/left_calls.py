@@ -4,8 +4,19 @@ All of them lie between the stack pointers where the unwinding began and where t
 called then belongs to their callers. Calls on other stacks go on.
 """
 
-from anyprobe.data import layout as at
-from anyprobe.data.layout import CALLER, CHARGED, RECORD, RESUMED, SP, SWITCHES, TOMBSTONE, UNWOUND, WITHIN, BankLayout
+from anyprobe.data.layouts import layout as at
+from anyprobe.data.layouts.layout import (
+    CALLER,
+    CHARGED,
+    RECORD,
+    RESUMED,
+    SP,
+    SWITCHES,
+    TOMBSTONE,
+    UNWOUND,
+    WITHIN,
+    BankLayout,
+)
 from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.codegen import child_gates
 from anyprobe.splice.codegen.leftovers import emit_shrink

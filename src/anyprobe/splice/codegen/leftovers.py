@@ -6,8 +6,8 @@ Both say where the instance ends, counted from the first one's start. What is dr
 and their time, to its caller; what moves takes all of its words along, and both are set to where it is then.
 """
 
-from anyprobe.data import layout as at
-from anyprobe.data.layout import TOMBSTONE, BankLayout
+from anyprobe.data.layouts import layout as at
+from anyprobe.data.layouts.layout import TOMBSTONE, BankLayout
 from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.codegen import slow_paths
 from anyprobe.splice.codegen.stacks import same_stack

@@ -11,8 +11,8 @@ what it has called then belongs to its caller (``left_calls``). Where a thread c
 time until then.
 """
 
-from anyprobe.data import layout as at
-from anyprobe.data.layout import (
+from anyprobe.data.layouts import layout as at
+from anyprobe.data.layouts.layout import (
     CALLER,
     CHARGED,
     COST,

@@ -9,7 +9,7 @@ memory or descriptors left, ``perf_event_paranoid``), that clock is asked at eac
 
 import time
 
-from anyprobe.data import layout as at
+from anyprobe.data.layouts import layout as at
 from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.codegen.clocks import LOCK, emit_if_changed, leave_out
 

@@ -12,9 +12,9 @@ reserved but unfilled instance holds stack pointer 0, which nothing matches.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from anyprobe.data import layout as at
-from anyprobe.data.costs import NO_COSTS, Costs
-from anyprobe.data.layout import COST, RECORD, SP, START, BankLayout
+from anyprobe.data.layouts import layout as at
+from anyprobe.data.layouts.layout import COST, RECORD, SP, START, BankLayout
+from anyprobe.data.snapshots.costs import NO_COSTS, Costs
 from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.translate.progress import EXITS, Stretch, progress_in_routines, stretches_of
 

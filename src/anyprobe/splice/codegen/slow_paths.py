@@ -4,8 +4,8 @@ A search among the open calls, and the making of room for more of them, are time
 added to the cost that the thread's times are free of, as the constant costs of probes are.
 """
 
-from anyprobe.data.costs import Costs
-from anyprobe.data.layout import BLOCK_COST, BLOCK_KEPT, BLOCK_SLOW, COST_BITS
+from anyprobe.data.layouts.layout import BLOCK_COST, BLOCK_KEPT, BLOCK_SLOW, COST_BITS
+from anyprobe.data.snapshots.costs import Costs
 
 
 def _now(block: str, *, asks: bool) -> str:

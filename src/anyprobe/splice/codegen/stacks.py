@@ -1,6 +1,6 @@
 """Generated code that tells whether two stack pointers of a thread are on one stack."""
 
-from anyprobe.data.layout import STACK_SHIFT
+from anyprobe.data.layouts.layout import STACK_SHIFT
 
 
 def same_stack(distance: str, base: str, free: str, elsewhere: str) -> str:

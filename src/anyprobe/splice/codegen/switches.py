@@ -12,8 +12,8 @@ one row.
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from anyprobe.data import layout as at
-from anyprobe.data.layout import (
+from anyprobe.data.layouts import layout as at
+from anyprobe.data.layouts.layout import (
     CALLER,
     CHARGED,
     NODE,

@@ -10,7 +10,7 @@ is needed. Where the table has no room for a pair the return address is left alo
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from anyprobe.data.layout import GOLDEN, RETURN_BYTES
+from anyprobe.data.layouts.layout import GOLDEN, RETURN_BYTES
 from anyprobe.isa.assemble import Assembler, i32
 from anyprobe.isa.encode import head, machine_code
 from anyprobe.splice.codegen.routines import RoutineFacts, Routines, emit_acquire, emit_enter

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import UsageError
 from anyprobe.core.refusal import Refusal
-from anyprobe.data import layout as at
-from anyprobe.data.costs import NO_COSTS, Costs
-from anyprobe.data.layout import CALL_COUNTERS, CALLERS, BankLayout
+from anyprobe.data.layouts import layout as at
+from anyprobe.data.layouts.layout import CALL_COUNTERS, CALLERS, BankLayout
+from anyprobe.data.snapshots.costs import NO_COSTS, Costs
 from anyprobe.splice.codegen.patch import COUNTS_NOTHING, REPLACING, ActionKind
 from anyprobe.splice.codegen.trampoline import RETURNS
 from anyprobe.splice.memory.memfd import has_room

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import InternalError
-from anyprobe.data.costs import NO_COSTS, Costs
-from anyprobe.data.layout import CLOSED, BankLayout
+from anyprobe.data.layouts.layout import CLOSED, BankLayout
+from anyprobe.data.snapshots.costs import NO_COSTS, Costs
 from anyprobe.isa.assemble import u64
 from anyprobe.splice.codegen.counter_template import CounterTemplates
 from anyprobe.splice.codegen.emit import PATCH_ALIGNMENT
@@ -20,7 +20,7 @@ from anyprobe.splice.memory.space import REACH
 from anyprobe.splice.translate.progress import Stretch
 
 if TYPE_CHECKING:
-    from anyprobe.data.reader import EndedCounts
+    from anyprobe.data.readers.reader import EndedCounts
     from anyprobe.splice.codegen.handlers.facts import HandlerFacts
     from anyprobe.splice.codegen.handlers.inline import Guard, Inline
     from anyprobe.splice.codegen.trampoline import Trampolines
@@ -108,7 +108,7 @@ class GoroutineBank(SlotBank):
     """A bank of the timed calls of Go functions: blocks that goroutines share, and a table of the open calls."""
 
     table: Piece | None = None
-    """The open calls (``data.goroutines``)."""
+    """The open calls (``data.layouts.goroutines``)."""
     number_at: int = 0
     """Where ``runtime.g`` has the goroutine's number."""
 

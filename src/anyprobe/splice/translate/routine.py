@@ -15,7 +15,7 @@ import signal
 from collections.abc import Callable
 
 from anyprobe.core.address import PAGE
-from anyprobe.data import layout as at
+from anyprobe.data.layouts import layout as at
 from anyprobe.isa import signal_frame as uc
 from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.translate.progress import Progress, Stretch, stretches_of

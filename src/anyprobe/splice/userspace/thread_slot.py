@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Iterable
 
 from anyprobe.core.memory import Memory, MemoryFault
-from anyprobe.data.layout import BLOCK_OWNER, HEADER_BYTES, NEXT_BLOCK, TID_OFFSET
+from anyprobe.data.layouts.layout import BLOCK_OWNER, HEADER_BYTES, NEXT_BLOCK, TID_OFFSET
 from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.target.base import DataMemory
 

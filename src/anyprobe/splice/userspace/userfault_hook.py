@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from anyprobe.core.code import Input, InputKind, NativeCode
 from anyprobe.core.errors import InternalError
-from anyprobe.data.guarded import ASKED, UNKNOWN
+from anyprobe.data.layouts.guarded import ASKED, UNKNOWN
 from anyprobe.isa.leaf import leaf
 
 _REGISTER = 0xC020AA00

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from anyprobe import Count, Hist, Max, Min, Quantize, Sum, cstr, emit, i8, i32, i64, ptr, u16, u64
-from anyprobe.data import buckets
-from anyprobe.data.records import rows
+from anyprobe.data.aggregates.records import rows
+from anyprobe.data.layouts import buckets
 from anyprobe.handlers.bpf.direct import direct_program
 from anyprobe.handlers.compiler import intermediate
 from anyprobe.handlers.types.storages import Ring

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from anyprobe import Map, cstr, emit, i16, i64, printf, ptr, u8, u64
-from anyprobe.data.records import rows
+from anyprobe.data.aggregates.records import rows
 from anyprobe.handlers.compiler import intermediate
 from anyprobe.handlers.frontend.lowering import Setting
 from anyprobe.handlers.types.storages import MapTable, Ring

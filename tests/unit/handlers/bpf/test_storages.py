@@ -11,7 +11,7 @@ import pytest
 
 from anyprobe import Count, Hist, Max, Min, Stddev, Sum, cstr, i64, ptr, u64
 from anyprobe.core.errors import HandlerError
-from anyprobe.data import buckets
+from anyprobe.data.layouts import buckets
 from anyprobe.handlers.bpf.layouts import AT_TRACEPOINT
 from anyprobe.handlers.bpf.machine import compile_bpf
 from anyprobe.handlers.compiler import intermediate

@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from anyprobe.core.errors import HandlerError
-from anyprobe.data.aggregations import Hist
+from anyprobe.data.aggregates.aggregations import Hist
 from anyprobe.handlers.compiler import intermediate
 from anyprobe.handlers.frontend.lowering import Setting
 from anyprobe.handlers.types.annotations import i64, ptr, u8, u64

@@ -3,7 +3,7 @@
 import pytest
 
 from anyprobe.core.errors import HandlerError
-from anyprobe.data.aggregations import Hist
+from anyprobe.data.aggregates.aggregations import Hist
 from anyprobe.handlers.compiler import intermediate
 from anyprobe.handlers.frontend.lowering import Setting
 from anyprobe.handlers.intrinsics import buf, cstr

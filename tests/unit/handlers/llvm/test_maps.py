@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from llvmlite import ir
 
 from anyprobe.core.errors import UsageError
-from anyprobe.data.keys import UNKEYED, KeyPart, KeyShape
-from anyprobe.data.maps import FREE, INSERTING, MARK, NODE_LINK, NUMBER_MASK, USED, Map, MapLayout, MapView
+from anyprobe.data.layouts.keys import UNKEYED, KeyPart, KeyShape
+from anyprobe.data.readers.maps import FREE, INSERTING, MARK, NODE_LINK, NUMBER_MASK, USED, Map, MapLayout, MapView
 from anyprobe.handlers.llvm.updates import map_delete, map_get, map_increase, map_set
 from anyprobe.handlers.llvm.words import constant, increase
 from support import inprocess

@@ -8,9 +8,19 @@ import pytest
 from llvmlite import ir
 
 from anyprobe.core.arrays import among
-from anyprobe.data import rings
-from anyprobe.data.records import Field, RecordType
-from anyprobe.data.rings import CONSUMED, FULL, HEAD_BYTES, MARGIN, PRODUCED, RETIRED, ROW_BYTES, RingLayout, RingReader
+from anyprobe.data.aggregates.records import Field, RecordType
+from anyprobe.data.readers import rings
+from anyprobe.data.readers.rings import (
+    CONSUMED,
+    FULL,
+    HEAD_BYTES,
+    MARGIN,
+    PRODUCED,
+    RETIRED,
+    ROW_BYTES,
+    RingLayout,
+    RingReader,
+)
 from anyprobe.handlers.llvm.updates import emit
 from support import inprocess
 

@@ -17,9 +17,9 @@ from anyprobe.binary.unwind.rules import (
     SIGNAL,
     STUB,
 )
-from anyprobe.data import stacks
-from anyprobe.data.stacks import StackView
-from anyprobe.data.unwinding import Range, UnwindRegion
+from anyprobe.data.layouts import stacks
+from anyprobe.data.layouts.stacks import StackView
+from anyprobe.data.layouts.unwinding import Range, UnwindRegion
 from anyprobe.handlers.llvm.stack_walk import Place, Reading
 from anyprobe.handlers.llvm.stacks import capture, number_of
 from anyprobe.handlers.llvm.words import I64, constant

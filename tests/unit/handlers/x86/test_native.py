@@ -8,10 +8,10 @@ import pytest
 
 from anyprobe.core.code import InputKind
 from anyprobe.core.collection import collection_paused
-from anyprobe.data.aggregations import Count, Hist
-from anyprobe.data.maps import Map, MapView
-from anyprobe.data.rings import RingReader
-from anyprobe.data.tables import TableView
+from anyprobe.data.aggregates.aggregations import Count, Hist
+from anyprobe.data.readers.maps import Map, MapView
+from anyprobe.data.readers.rings import RingReader
+from anyprobe.data.readers.tables import TableView
 from anyprobe.handlers import compile_cache
 from anyprobe.handlers.compiler import intermediate, native
 from anyprobe.handlers.frontend.lowering import Setting

@@ -10,8 +10,8 @@ import pytest
 
 from anyprobe import Avg, Count, Hist, Max, Min, Quantize, Stddev, Sum, emit, i16, i64, u8, u32, u64
 from anyprobe.core.code import InputKind
-from anyprobe.data.rings import RingReader
-from anyprobe.data.tables import TableLayout, TableView
+from anyprobe.data.readers.rings import RingReader
+from anyprobe.data.readers.tables import TableLayout, TableView
 from anyprobe.handlers.compiler import intermediate
 from anyprobe.handlers.frontend.lowering import Setting
 from anyprobe.handlers.types.storages import Table

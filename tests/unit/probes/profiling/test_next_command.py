@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from anyprobe.data.profile import ProfiledStack, ProfileFrame
+from anyprobe.data.snapshots.profile import ProfiledStack, ProfileFrame
 from anyprobe.probes.profiling.next_command import next_command
 from anyprobe.probes.specs.spec import parse
 

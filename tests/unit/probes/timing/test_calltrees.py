@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from anyprobe.data.calltree import by_caller
-from anyprobe.data.layout import NO_CALLER, NODE_KEY_SHIFT
+from anyprobe.data.findings.calltree import by_caller
+from anyprobe.data.layouts.layout import NO_CALLER, NODE_KEY_SHIFT
 from anyprobe.probes.timing.calltrees import DEEPEST, trees_of
 
 NAMES = ("f", "g", "h")

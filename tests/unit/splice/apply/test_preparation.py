@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from anyprobe.core.errors import RemoteCallFailed, StopTimeout, TargetError
-from anyprobe.data.layout import BankLayout
+from anyprobe.data.layouts.layout import BankLayout
 from anyprobe.splice.apply import preparation as under_test
 from anyprobe.splice.apply.preparation import Preparation, keep_room
 from anyprobe.splice.codegen.patch import ActionKind

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from anyprobe.data.layout import (
+from anyprobe.data.layouts.layout import (
     BLOCK_HEAD_BYTES,
     BLOCK_LEAVING,
     BLOCK_PURGING,

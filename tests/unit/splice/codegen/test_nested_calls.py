@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from anyprobe.data.layout import (
+from anyprobe.data.layouts.layout import (
     BLOCK_COST,
     BLOCK_LEAVING,
     BLOCK_TOP,

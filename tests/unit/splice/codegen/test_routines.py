@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from anyprobe.data.histogram import BUCKETS, clamped_index
-from anyprobe.data.layout import (
+from anyprobe.data.layouts.histogram import BUCKETS, clamped_index
+from anyprobe.data.layouts.layout import (
     ANY_THREAD,
     BLOCK_OWNER,
     BLOCK_PURGING,

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from anyprobe.core.code import NativeCode
-from anyprobe.data.layout import BankLayout
+from anyprobe.data.layouts.layout import BankLayout
 from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.codegen import stack_needs
 from anyprobe.splice.codegen.handlers.alone import assemble_handler_call

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from anyprobe.data.layout import (
+from anyprobe.data.layouts.layout import (
     BLOCK_LEAVING,
     BLOCK_TOP,
     BY_JUMP,

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from anyprobe.data.layout import RECORD_MISSED, BankLayout
+from anyprobe.data.layouts.layout import RECORD_MISSED, BankLayout
 from anyprobe.isa import disassemble
 from anyprobe.isa.decode import decode_range
 from anyprobe.splice.codegen.routines import RoutineFacts, assemble_routines

@@ -3,9 +3,9 @@
 import json
 from importlib import resources
 
-from anyprobe.cli.options import MECHANISMS
-from anyprobe.cli.options import STRATEGIES as CHOICES
-from anyprobe.data.explanation import WAYS
+from anyprobe.cli.syntax.options import MECHANISMS
+from anyprobe.cli.syntax.options import STRATEGIES as CHOICES
+from anyprobe.data.findings.explanation import WAYS
 from anyprobe.probes.options import STRATEGIES as OPTIONS
 from anyprobe.splice.plan.splices import Strategy
 

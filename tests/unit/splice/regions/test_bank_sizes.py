@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 
 from anyprobe.core.errors import UsageError
-from anyprobe.data import layout
+from anyprobe.data.layouts import layout
 from anyprobe.splice.regions.banks import (
     Counting,
     Demand,

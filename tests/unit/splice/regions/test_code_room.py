@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from anyprobe.core.address import PAGE
-from anyprobe.data.layout import BankLayout
+from anyprobe.data.layouts.layout import BankLayout
 from anyprobe.splice.codegen.goroutine_routines import GoroutineFacts, assemble_goroutine_routines
 from anyprobe.splice.codegen.routines import RoutineFacts, assemble_routines
 from anyprobe.splice.memory.arena import Piece

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from anyprobe.data.layout import (
+from anyprobe.data.layouts.layout import (
     BLOCK_HEAD_BYTES,
     BLOCK_TOP,
     INSTANCE_BYTES,

@@ -3,7 +3,7 @@
 import pytest
 from iced_x86 import Decoder
 
-from anyprobe.data.layout import BankLayout
+from anyprobe.data.layouts.layout import BankLayout
 from anyprobe.isa import disassemble
 from anyprobe.isa.decode import decode_range
 from anyprobe.splice.codegen.emit import ActionSource, emit_patch

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 
 from anyprobe.core.memory import MemoryFault
-from anyprobe.data.layout import BLOCK_OWNER, HEADER_BYTES, NEXT_BLOCK
+from anyprobe.data.layouts.layout import BLOCK_OWNER, HEADER_BYTES, NEXT_BLOCK
 from anyprobe.splice.memory.space import QUIET, AddressSpace
 from anyprobe.splice.userspace.thread_slot import SLOTS, choose_slot, clear_slots, region_place
 

@@ -12,7 +12,7 @@ from anyprobe.target.system import procfs
 if TYPE_CHECKING:
     from anyprobe.probes.profiling.python.interpreter import Function
     from anyprobe.probes.profiling.spaces import Space
-    from anyprobe.probes.unwinding import Frame
+    from anyprobe.probes.stacks.unwinding import Frame
     from anyprobe.target.kernel.samples import Sample, Sampler
     from anyprobe.target.system.procfs import Mapping
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import TargetError, UnsupportedTarget
 from anyprobe.core.memory import MemoryFault
-from anyprobe.data.profile import PYTHON_LOOP
+from anyprobe.data.snapshots.profile import PYTHON_LOOP
 from anyprobe.probes.profiling.python.interpreter import Activation, Function, Interpreter
 from anyprobe.probes.profiling.python.layouts import LAYOUTS, Layout
 from anyprobe.probes.profiling.python.recorder import FrameRecorder
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.probes.profiling.python.recorder import Copied
     from anyprobe.probes.profiling.spaces import Space
-    from anyprobe.probes.unwinding import Frame
+    from anyprobe.probes.stacks.unwinding import Frame
     from anyprobe.target.kernel.samples import Sample
 
 _RUNTIME, _VERSION = "_PyRuntime", "Py_Version"

@@ -9,7 +9,7 @@ from anyprobe.probes.specs.parts import Part, Spec, in_full, module_part
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
-    from anyprobe.data.explanation import ListedSite
+    from anyprobe.data.findings.explanation import ListedSite
     from anyprobe.probes.session import Session
 
 

@@ -10,7 +10,7 @@ from anyprobe.probes.probe import Place, Probe, edits_for
 from anyprobe.splice.edits import joined
 
 if TYPE_CHECKING:
-    from anyprobe.data.snapshot import SiteResult
+    from anyprobe.data.snapshots.snapshot import SiteResult
     from anyprobe.probes.providers.base import Resolution
     from anyprobe.probes.providers.function.copies import Copies
     from anyprobe.probes.specs.parts import Spec

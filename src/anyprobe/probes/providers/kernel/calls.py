@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from anyprobe.data.aggregations import Count, Hist
-from anyprobe.data.snapshot import FunctionTiming, SiteResult
+from anyprobe.data.aggregates.aggregations import Count, Hist
+from anyprobe.data.snapshots.snapshot import FunctionTiming, SiteResult
 from anyprobe.handlers.types.annotations import AnyType
 from anyprobe.probes.providers.kernel.handlers import KernelCallData, KernelHandler
 from anyprobe.probes.providers.kernel.places.sites import KernelSite

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from anyprobe.core.code import BpfProgram
 from anyprobe.core.errors import UnsupportedTarget
-from anyprobe.data.processes import TargetInfo
+from anyprobe.data.snapshots.processes import TargetInfo
 from anyprobe.target.kernel import bpf, btf, programs
 from anyprobe.target.kernel.types import Tag
 from anyprobe.target.system import gateway

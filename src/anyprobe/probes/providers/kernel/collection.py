@@ -5,9 +5,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from anyprobe.core.cachedproperty import Lazy
-from anyprobe.data.aggregations import Aggregation
-from anyprobe.data.cells import CellValue, Key
-from anyprobe.data.maps import Map
+from anyprobe.data.aggregates.aggregations import Aggregation
+from anyprobe.data.layouts.cells import CellValue, Key
+from anyprobe.data.readers.maps import Map
 from anyprobe.handlers.bpf.storages import KernelMaps
 from anyprobe.handlers.types.storages import CallData, MapTable, Ring, Stacks, Storage, Storages, Table
 from anyprobe.probes.providers.kernel.live_views import LiveAggregation, LiveMap
@@ -15,8 +15,8 @@ from anyprobe.probes.providers.kernel.naming import KernelNaming
 from anyprobe.probes.providers.kernel.places.sites import KernelNames
 
 if TYPE_CHECKING:
-    from anyprobe.data.records import Records
-    from anyprobe.data.results import AggregationResult, MapResult
+    from anyprobe.data.aggregates.records import Records
+    from anyprobe.data.aggregates.results import AggregationResult, MapResult
     from anyprobe.probes.providers.kernel.places.event_prototypes import EventPrototypes
     from anyprobe.probes.providers.kernel.splices.shared_storages import SharedStorages
 
@@ -103,7 +103,7 @@ class Collection:
 
     def held(self) -> "tuple[MapResult, ...]":
         """Return what the maps hold that are to be shown."""
-        from anyprobe.data.results import MapResult
+        from anyprobe.data.aggregates.results import MapResult
 
         found = [each for _, each in self._used() if isinstance(each, MapTable) and each.layout.map.shown]
         return tuple(MapResult(each.layout.map.name, each.layout.map.by, self._items(each)) for each in found)
@@ -147,7 +147,7 @@ class Collection:
         used = [(str(key), each) for key, each in self._used() if isinstance(each, Ring)]
         if not used:
             return
-        from anyprobe.data.records import named
+        from anyprobe.data.aggregates.records import named
 
         for name, each in used:
             if self._in_maps(each):

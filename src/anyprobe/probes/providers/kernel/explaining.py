@@ -12,7 +12,7 @@ from anyprobe.binary.kernel.optimizing import JUMP_BYTES, Optimized
 from anyprobe.binary.liveness.site import SiteLiveness
 from anyprobe.core.errors import SiteRefused, UsageError
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.data.explanation import Explanation, Line
+from anyprobe.data.findings.explanation import Explanation, Line
 from anyprobe.isa import disassemble
 from anyprobe.isa.decode import Insn, decode_one
 from anyprobe.probes.providers.kernel import mechanisms

@@ -21,7 +21,7 @@ from anyprobe.target.kernel.symbols import KERNEL
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from anyprobe.data.snapshot import SiteResult
+    from anyprobe.data.snapshots.snapshot import SiteResult
     from anyprobe.probes.providers.kernel.splices.splicing import Spliced
 
 _LEAVING = "kprobe"

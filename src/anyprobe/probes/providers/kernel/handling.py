@@ -14,8 +14,8 @@ from anyprobe.probes.providers.kernel.places.specs import KernelSpec, parsed
 from anyprobe.probes.scripts.hooks import Scripted
 
 if TYPE_CHECKING:
-    from anyprobe.data.records import Records
-    from anyprobe.data.snapshot import Snapshot
+    from anyprobe.data.aggregates.records import Records
+    from anyprobe.data.snapshots.snapshot import Snapshot
     from anyprobe.handlers.types.annotations import AnyType
     from anyprobe.probes.providers.kernel.calls import KernelCall, Timing
     from anyprobe.probes.providers.kernel.collection import Collection

@@ -9,7 +9,7 @@ from typing import Any
 
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Refusal
-from anyprobe.data.explanation import ListedSite
+from anyprobe.data.findings.explanation import ListedSite
 from anyprobe.probes.providers.kernel import mechanisms, trials
 from anyprobe.probes.providers.kernel.attacher import Attacher
 from anyprobe.probes.providers.kernel.counters import Counters

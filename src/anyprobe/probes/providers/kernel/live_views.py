@@ -3,13 +3,13 @@
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import UsageError
-from anyprobe.data.cells import Key
-from anyprobe.data.keys import Names
+from anyprobe.data.layouts.cells import Key
+from anyprobe.data.layouts.keys import Names
 from anyprobe.handlers.bpf.storages import KernelMaps
 from anyprobe.handlers.types.storages import MapTable, Table
 
 if TYPE_CHECKING:
-    from anyprobe.data.results import AggregationResult
+    from anyprobe.data.aggregates.results import AggregationResult
 
 
 class LiveAggregation:

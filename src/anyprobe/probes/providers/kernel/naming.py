@@ -11,7 +11,7 @@ from anyprobe.target.kernel.symbols import KERNEL, Symbols
 if TYPE_CHECKING:
     from anyprobe.binary.images.image import Image
     from anyprobe.probes.providers.kernel.process_objects import ProcessObjects
-    from anyprobe.probes.symbols import Symbols as ProcessSymbols
+    from anyprobe.probes.stacks.symbols import Symbols as ProcessSymbols
 
 _UPPER = 1 << 63
 _ON_THE_WAY = ("bpf_", "__bpf_", "__traceiter_", "trace_call_bpf", "perf_trace_", "perf_call_bpf")
@@ -55,7 +55,7 @@ class KernelNaming:
         """Return what names addresses of a process."""
         if pid not in self._processes:
             from anyprobe.probes.providers.kernel.process_objects import ProcessObjects
-            from anyprobe.probes.symbols import Symbols as ProcessSymbols
+            from anyprobe.probes.stacks.symbols import Symbols as ProcessSymbols
 
             self._processes[pid] = ProcessSymbols(ProcessObjects(pid, self._images))
         return self._processes[pid]

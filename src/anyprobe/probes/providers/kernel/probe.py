@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import SpecError
 from anyprobe.core.refusal import Refusal
-from anyprobe.data.snapshot import SiteResult
+from anyprobe.data.snapshots.snapshot import SiteResult
 from anyprobe.probes.providers.kernel import mechanisms
 from anyprobe.probes.providers.kernel.attacher import Attacher, Attachment, Begin, at_once
 from anyprobe.probes.providers.kernel.chosen import Chosen

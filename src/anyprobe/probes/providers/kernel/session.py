@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 from anyprobe.core.checkpoints import checkpoint
 from anyprobe.core.errors import KernelRefused, PermissionDenied, TargetError, UnsupportedTarget, UsageError
 from anyprobe.core.refusal import Refusal
-from anyprobe.data.refused import RefusedSite
-from anyprobe.data.snapshot import Snapshot
+from anyprobe.data.findings.refused import RefusedSite
+from anyprobe.data.snapshots.snapshot import Snapshot
 from anyprobe.probes.api import AnySessionApi
 from anyprobe.probes.duties import locked
 from anyprobe.probes.providers.kernel import mechanisms
@@ -29,7 +29,7 @@ from anyprobe.probes.scripts import entering
 from anyprobe.target.kernel import programs
 
 if TYPE_CHECKING:
-    from anyprobe.data.explanation import Explanation, ListedSite
+    from anyprobe.data.findings.explanation import Explanation, ListedSite
     from anyprobe.handlers.types.calling_convention import Prototype
     from anyprobe.probes.providers.kernel.handlers import KernelHandler
     from anyprobe.probes.providers.kernel.splices.splicing import Spliced

@@ -8,7 +8,7 @@ from anyprobe.binary.objects.marker_arguments import Constant, InMemory, MarkerA
 from anyprobe.binary.objects.markers import Marker
 from anyprobe.binary.objects.symbols import address_of
 from anyprobe.core.errors import UnsupportedTarget
-from anyprobe.data.explanation import ListedArgument, ListedMarker
+from anyprobe.data.findings.explanation import ListedArgument, ListedMarker
 from anyprobe.handlers.types.annotations import Type
 from anyprobe.handlers.types.calling_convention import Prototype
 from anyprobe.handlers.types.marker import MarkerAt, common_types, prototype_of

@@ -6,7 +6,7 @@ from contextlib import suppress
 from anyprobe.core.address import PAGE
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.core.memory import Memory, MemoryFault
-from anyprobe.data.layout import BLOCK_PAGE, HEADER_BYTES, NEXT_BLOCK
+from anyprobe.data.layouts.layout import BLOCK_PAGE, HEADER_BYTES, NEXT_BLOCK
 from anyprobe.splice.apply.saved_pcs import Stacks
 from anyprobe.splice.journal.installed import journal_places
 from anyprobe.splice.journal.memfds import is_ours

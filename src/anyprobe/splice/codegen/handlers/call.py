@@ -14,7 +14,7 @@ under interruption.
 from dataclasses import replace
 
 from anyprobe.core.code import SKIP, InputKind
-from anyprobe.data.layout import BLOCK_GUARD, BLOCK_REFUSED, CALL_UNSEEN, FORKED
+from anyprobe.data.layouts.layout import BLOCK_GUARD, BLOCK_REFUSED, CALL_UNSEEN, FORKED
 from anyprobe.splice.codegen.handlers import context_routines, spare_stacks, stack_move
 from anyprobe.splice.codegen.handlers.call_ends import PATIENCE, emit_ended, emit_left, emit_next_end
 from anyprobe.splice.codegen.handlers.call_words import WordWriter

@@ -11,7 +11,7 @@ returns is over. So every change of the stack of open calls is one instruction, 
 
 from typing import TYPE_CHECKING
 
-from anyprobe.data.layout import (
+from anyprobe.data.layouts.layout import (
     BLOCK_GUARD,
     BLOCK_REFUSED,
     BLOCK_TOP,

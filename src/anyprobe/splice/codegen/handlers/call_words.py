@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from anyprobe.core.code import Input, InputKind
 from anyprobe.core.errors import InternalError
-from anyprobe.data.layout import COPY, TID_OFFSET
+from anyprobe.data.layouts.layout import COPY, TID_OFFSET
 from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.codegen.handlers import stack_move
 from anyprobe.splice.codegen.handlers.call_ends import SCRATCH

@@ -40,7 +40,7 @@ class GoCalls:
     """Where the data of calls of Go functions is."""
 
     table: int
-    """Address of heads and calls (``data.goroutines``)."""
+    """Address of heads and calls (``data.layouts.goroutines``)."""
     number_at: int
     """Where ``runtime.g`` has the goroutine's number."""
 

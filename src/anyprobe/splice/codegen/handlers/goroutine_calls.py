@@ -1,13 +1,13 @@
 """The data of calls of Go functions, by goroutine: found, made or given up where a handler asks for ``ctx.data``.
 
-The tables are those of timed calls (``data.goroutines``), with larger calls: the handler's data is in the same place of
-them as in other instances, and so is the word by which a call is known and freed. What is not open on top of a chain is
-dropped by the thread that comes by next.
+The tables are those of timed calls (``data.layouts.goroutines``), with larger calls: the handler's data is in the same
+place of them as in other instances, and so is the word by which a call is known and freed. What is not open on top of a
+chain is dropped by the thread that comes by next.
 """
 
 from typing import TYPE_CHECKING
 
-from anyprobe.data import goroutines as at
+from anyprobe.data.layouts import goroutines as at
 from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.codegen.goroutine_chains import STACK_HIGH, STACK_LOW, seek_head, take_call
 

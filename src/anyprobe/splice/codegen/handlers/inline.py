@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from anyprobe.core.code import Comparison, Input, InputKind, NativeCode, Number, RecordedEnd, Update
-from anyprobe.data.cells import added_exactly
-from anyprobe.data.layout import BLOCK_NUMBER, TID_OFFSET
-from anyprobe.data.rings import (
+from anyprobe.data.layouts.cells import added_exactly
+from anyprobe.data.layouts.layout import BLOCK_NUMBER, TID_OFFSET
+from anyprobe.data.readers.rings import (
     CALL_FIELDS,
     CONSUMED_SEEN,
     FULL,
@@ -328,8 +328,8 @@ class _Guarded(_InPatch):
 class _Recorded(_InPatch):
     """Writes one end of a call into the ring of the thread, as ``handlers.x86.recorder`` does.
 
-    Threads without a ring, or whose ring seems to be full, call the routine. ``data.rings`` says why a signal handler
-    may come in between anywhere.
+    Threads without a ring, or whose ring seems to be full, call the routine. ``data.readers.rings`` says why a signal
+    handler may come in between anywhere.
     """
 
     def __init__(self, writer: "PatchWriter", action: "Action", inline: "Inline", clobbers: "Clobbers") -> None:

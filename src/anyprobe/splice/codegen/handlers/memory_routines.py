@@ -13,8 +13,8 @@ Where a filter may punish system calls, only the stack is read.
 import errno
 from dataclasses import dataclass
 
-from anyprobe.data.guarded import COUNT, RANGES
-from anyprobe.data.guarded import UNKNOWN as UNKNOWN_RANGES
+from anyprobe.data.layouts.guarded import COUNT, RANGES
+from anyprobe.data.layouts.guarded import UNKNOWN as UNKNOWN_RANGES
 from anyprobe.isa.assemble import Assembler
 
 NAMES = frozenset({"read", "read_text", "write"})
@@ -44,7 +44,7 @@ class ReadingFacts:
     closed: int = 0
     """Where it is said that no system calls may be made any more; 0: nowhere."""
     guard: int = 0
-    """Where it is said which memory must not be faulted in (``data.guarded``); 0: nowhere."""
+    """Where it is said which memory must not be faulted in (``data.layouts.guarded``); 0: nowhere."""
 
 
 UNKNOWN = ReadingFacts()

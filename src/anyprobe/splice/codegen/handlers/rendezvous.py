@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
 from anyprobe.core.code import Input, InputKind, NativeCode
-from anyprobe.data import layout as at
+from anyprobe.data.layouts import layout as at
 from anyprobe.isa.assemble import Assembler
 from anyprobe.isa.registers import NUMBERS
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from anyprobe.core.code import InputKind, NativeCode
-from anyprobe.data.layout import BLOCK_NUMBER, COPY, FORKED, GOLDEN, TID_OFFSET
+from anyprobe.data.layouts.layout import BLOCK_NUMBER, COPY, FORKED, GOLDEN, TID_OFFSET
 from anyprobe.isa.assemble import Assembler
 from anyprobe.isa.registers import NUMBERS
 from anyprobe.splice.codegen.handlers.facts import (

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 from anyprobe.probes.providers.kernel import process_objects
 from anyprobe.probes.providers.kernel.process_objects import ProcessObjects
-from anyprobe.probes.symbols import Symbols
+from anyprobe.probes.stacks.symbols import Symbols
 from anyprobe.target.system import procfs
 
 

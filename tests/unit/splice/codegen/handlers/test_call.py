@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from anyprobe.core.code import Input, InputKind, NativeCode
-from anyprobe.data.layout import BankLayout
+from anyprobe.data.layouts.layout import BankLayout
 from anyprobe.isa import disassemble
 from anyprobe.isa.assemble import Assembler
 from anyprobe.probes.handlers.own_memory import stack_block_offset

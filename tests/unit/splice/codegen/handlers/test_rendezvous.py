@@ -8,7 +8,7 @@ import time
 import pytest
 
 from anyprobe.core.code import InputKind
-from anyprobe.data import layout
+from anyprobe.data.layouts import layout
 from anyprobe.isa import disassemble
 from anyprobe.splice.codegen.handlers import rendezvous
 

@@ -13,13 +13,13 @@ import numpy as np
 from anyprobe.core.cachedproperty import Lazy
 from anyprobe.core.code import MISSES
 from anyprobe.core.errors import UnsupportedTarget
-from anyprobe.data.cells import Key
-from anyprobe.data.keys import Names
-from anyprobe.data.maps import MapView
-from anyprobe.data.records import TIME, Records
-from anyprobe.data.results import AggregationResult
-from anyprobe.data.rings import RingReader
-from anyprobe.data.tables import TableView
+from anyprobe.data.aggregates.records import TIME, Records
+from anyprobe.data.aggregates.results import AggregationResult
+from anyprobe.data.layouts.cells import Key
+from anyprobe.data.layouts.keys import Names
+from anyprobe.data.readers.maps import MapView
+from anyprobe.data.readers.rings import RingReader
+from anyprobe.data.readers.tables import TableView
 from anyprobe.handlers.types.storages import CallData, MapTable, Ring, Stacks, Storage, Table
 from anyprobe.probes.providers.kernel.places.sites import KernelNames
 from anyprobe.probes.providers.kernel.splices.joints import Joints

@@ -3,7 +3,7 @@
 import pytest
 
 from anyprobe import Count, Hist
-from anyprobe.data.tables import TableLayout
+from anyprobe.data.readers.tables import TableLayout
 from anyprobe.handlers.types.storages import CallData, Stacks, Table
 from anyprobe.probes.providers.kernel.splices.shared_storages import SharedStorages, of_processors
 from anyprobe.splice.kernel import call_data

@@ -1,0 +1,165 @@
+"""What ``replay`` does: recorded calls are read, chosen, and shown."""
+
+import fnmatch
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+from anyprobe.cli.terminal import output, streams
+from anyprobe.core.arrays import unique
+from anyprobe.data.calls import timeline
+from anyprobe.data.calls.matching import UNKNOWN
+from anyprobe.data.calls.recorded import Recording, chosen_of
+from anyprobe.data.calls.timeline import Calls
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    from anyprobe.core.later import np
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The command line, read."""
+
+    slower: float | None = None
+    """Nanoseconds."""
+    within: str | None = None
+    only: str | None = None
+    depth: int | None = None
+    tids: tuple[int, ...] = ()
+    span: tuple[float, float] | None = None
+    """Nanoseconds from the first event on."""
+    form: str | None = None
+    as_json: bool = False
+    output: str | None = None
+
+
+def replay(path: str, wanted: Wanted) -> int:
+    """Show a recording, and return the exit status."""
+    recording = Recording(path)
+    try:
+        with open(path, "rb"):
+            pass  # before the file for what is shown is made
+        with output.results(wanted.output, program_owns_output=False) as stream:
+            if wanted.form == "perfetto":
+                from anyprobe.exporters import perfetto
+
+                perfetto.write(recording, stream)
+            else:
+                _show(recording, wanted, stream)
+    except OSError as error:
+        if error.filename != path:
+            raise
+        raise click.FileError(path, error.strerror) from error
+    _warn(recording)
+    return 0
+
+
+def _show(recording: Recording, wanted: Wanted, stream: TextIO) -> None:
+    calls, gaps = timeline.read(recording)
+    zero = calls.zero
+    calls = chosen(recording, calls, wanted)
+    if wanted.form == "speedscope":
+        from anyprobe.exporters import evented
+
+        evented.write(recording, calls, gaps, stream)
+        return
+    if wanted.as_json:
+        for each in _documents(recording, calls):
+            output.write_json(each, stream, one_line=True)
+        return
+    from anyprobe.reports import replay as report
+
+    stream.write(report.HEADING + "\n")
+    stream.writelines(line + "\n" for line in report.lines(recording, calls, gaps, zero))
+    stream.flush()
+
+
+def chosen(recording: Recording, calls: Calls, wanted: Wanted) -> Calls:
+    """Return the calls that are wanted."""
+    take = np.ones(len(calls), np.bool_)
+    if wanted.within is not None:
+        take &= timeline.within(calls, _functions(recording, "--within", wanted.within))
+    if wanted.only is not None:
+        take &= chosen_of(calls.functions, _functions(recording, "--function", wanted.only))
+    if wanted.tids:
+        own = [at for at, each in enumerate(recording.threads) if each.tid in wanted.tids]
+        if not own:
+            raise click.UsageError(f"--tid: no recorded thread is {wanted.tids[0]}")
+        take &= chosen_of(calls.threads, own)
+    if wanted.slower is not None:
+        take &= calls.durations > wanted.slower
+    if wanted.span is not None:
+        since, until = (calls.zero + each for each in wanted.span)
+        over = np.maximum(calls.ends, calls.gone)
+        take &= (calls.begins <= until) & ((over == UNKNOWN) | (over >= since))
+    if wanted.depth is not None:
+        depths = calls.depths
+        if wanted.within is not None and take.any():
+            depths = _inner(calls, take)
+        take &= depths < wanted.depth
+    return calls.part(take)
+
+
+def _inner(calls: Calls, take: "NDArray[np.bool_]") -> "NDArray[np.int32]":
+    """Return in how many of the chosen calls each one is."""
+    depths = calls.depths.copy()
+    for thread in unique(calls.threads[take]).tolist():
+        rows = np.flatnonzero(take & (calls.threads == thread))
+        outermost = np.maximum.accumulate(np.concatenate([[0], calls.last[rows][:-1]])) < calls.first[rows]
+        at = np.maximum.accumulate(np.where(outermost, np.arange(len(rows)), 0))
+        depths[rows] -= calls.depths[rows][at]
+    return depths
+
+
+def _functions(recording: Recording, option: str, pattern: str) -> list[int]:
+    """Return the numbers of the functions whose names match."""
+    found = [
+        at
+        for at, each in enumerate(recording.functions)
+        if fnmatch.fnmatchcase(each.name, pattern) or fnmatch.fnmatchcase(f"{each.module}:{each.name}", pattern)
+    ]
+    if not found:
+        raise click.UsageError(f"{option}: no recorded function is called {streams.as_text(pattern)}")
+    return found
+
+
+def _documents(recording: Recording, calls: Calls) -> Iterator[dict[str, Any]]:
+    """Yield the document of each call."""
+    columns = (calls.threads, calls.functions, calls.begins, calls.ends, calls.gone, calls.depths)
+    for thread, function, began, ended, gone, depth in zip(*(each.tolist() for each in columns), strict=True):
+        pid, tid, _ = recording.threads[thread]
+        known = UNKNOWN not in {began, ended}
+        document = {
+            "ts_ns": None if began == UNKNOWN else began,
+            "pid": pid,
+            "tid": tid,
+            "depth": depth,
+            "module": recording.functions[function].module,
+            "function": recording.functions[function].name,
+            "duration_ns": ended - began if known else None,
+        }
+        if began == UNKNOWN:
+            document["returned_ns"] = ended
+        elif ended == UNKNOWN:
+            document["gone_by_ns"] = gone if gone > 0 else None
+        yield document
+
+
+def _warn(recording: Recording) -> None:
+    """Say what the recording lacks."""
+    lost = sum(each.events for each in recording.lost if not each.overwritten)
+    if recording.overwritten:
+        output.warn(f"{recording.overwritten:,} events before the first one were overwritten, as --last asks for")
+    if lost:
+        output.warn(f"{lost:,} events are lost: calls with an end among them are shown as calls without it")
+    if recording.damage:
+        output.warn(f"{recording.path} is damaged ({recording.damage}); shown is what came before")
+    elif not recording.ended:
+        output.warn(
+            f"{recording.path} ends early, as what wrote it was killed or it was cut; shown is what came before"
+        )

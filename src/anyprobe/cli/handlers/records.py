@@ -1,0 +1,162 @@
+"""Records of handlers as they come: lines of text, or kept for the document of ``--json``."""
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
+
+from anyprobe.cli.programs.targets import KERNEL, in_the_kernel, on_process
+
+if TYPE_CHECKING:
+    from anyprobe.cli.programs.targets import Measured
+    from anyprobe.data.aggregates.records import Records as Batch
+
+MARGIN_NS = 1_000_000
+"""What is younger is kept for the next look: by then, whatever was emitted before it is complete, on all threads."""
+DOCUMENT_LIMIT = 1_000_000
+"""Records that one document keeps."""
+TIME = "ts"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One record: of which session, its name, how it is shown, and its fields."""
+
+    session: "Measured"
+    name: str
+    form: str
+    fields: dict[str, Any]
+
+
+class Records(Protocol):
+    """Shows what handlers emit."""
+
+    @property
+    def enough(self) -> bool:
+        """Whether nothing more is wanted."""
+        ...
+
+    def look(self, sessions: "Sequence[Measured]", stream: TextIO, *, final: bool = False) -> int:
+        """Take what was emitted since the last look, show it, and return how much it was."""
+        ...
+
+    def document(self) -> dict[str, Any]:
+        """Return what belongs into the next document."""
+        ...
+
+
+def rows(sessions: "Iterable[Measured]", *, final: bool = False) -> Iterator[Row]:
+    """Return what was emitted in all sessions since the last time, in the order of time.
+
+    Up to one moment for all of them: what is younger in one session may be older than what another has not shown yet.
+    """
+    from anyprobe.probes.timing.clock import own_time
+
+    until = None if final else own_time()
+    streams = [
+        _of_one(session, name, form, batch)
+        for session in sessions
+        if not session.has_listeners  # which read the records
+        for name, form, batch in _batches(session, until)
+        if len(batch)
+    ]
+    return heapq.merge(*streams, key=lambda row: row.fields[TIME])
+
+
+def _batches(session: "Measured", now: tuple[int, int] | None) -> "Iterable[tuple[str, str, Batch]]":
+    """Return what was emitted in a session since the last time, by records.
+
+    ``now``: the time of programs' records and the kernel's, whose very latest are left; ``None`` at the end.
+    """
+    own, monotonic = (None, None) if now is None else (now[0] - MARGIN_NS, now[1] - MARGIN_NS)
+    if session.pid == KERNEL:
+        return in_the_kernel(session).emitted(until=monotonic)
+    return on_process(session).handling.records(final=now is None, until=own)
+
+
+def _of_one(session: "Measured", name: str, form: str, batch: "Batch") -> Iterator[Row]:
+    """Yield the records of one batch; the kernel's times become those that programs read."""
+    from anyprobe.data.aggregates.records import rows as rows_of
+
+    offset = _clocks_differ_by() if session.pid == KERNEL else 0
+    for fields in rows_of(batch):
+        if offset:
+            fields[TIME] -= offset
+        yield Row(session, name, form, fields)
+
+
+class TextRecords:
+    """Prints each record as a line."""
+
+    enough = False
+
+    def look(self, sessions: "Sequence[Measured]", stream: TextIO, *, final: bool = False) -> int:
+        """Print what has come."""
+        from anyprobe.reports.records import line
+
+        lines = [line(row.name, row.form, row.fields) + "\n" for row in rows(sessions, final=final)]
+        if lines:
+            stream.write("".join(lines))
+            stream.flush()
+        return len(lines)
+
+    def document(self) -> dict[str, Any]:
+        """Return nothing: all is printed already."""
+        return {}
+
+
+class KeptRecords:
+    """Keeps records for the document, by name, as objects with ``ts_ns`` and the fields."""
+
+    enough = False
+
+    def __init__(self) -> None:
+        """Keep nothing yet."""
+        self._kept: dict[str, list[dict[str, Any]]] = {}
+        self._times = MonotonicTime()
+        self._count = 0
+        self._lost: Counter[str] = Counter()
+
+    def look(self, sessions: "Sequence[Measured]", stream: TextIO, *, final: bool = False) -> int:  # noqa: ARG002
+        """Keep what has come."""
+        from anyprobe.reports.records import line
+
+        found = 0
+        for found, row in enumerate(rows(sessions, final=final), 1):  # noqa: B007 - the number is returned
+            if self._count >= DOCUMENT_LIMIT:
+                self._lost[row.name] += 1
+                continue
+            self._count += 1
+            kept: dict[str, Any] = {"ts_ns": self._times.of(row.fields[TIME])}
+            kept |= {name: value for name, value in row.fields.items() if name != TIME}
+            if row.form:
+                kept["text"] = line(row.name, row.form, row.fields)
+            self._kept.setdefault(row.name, []).append(kept)
+        return found
+
+    def document(self) -> dict[str, Any]:
+        """Return ``records``, and how many there was no room for; forget them."""
+        document: dict[str, Any] = {"records": self._kept} if self._kept else {}
+        if self._lost:
+            document["records_left_out"] = dict(self._lost)
+        self._kept, self._count, self._lost = {}, 0, Counter()
+        return document
+
+
+class MonotonicTime:
+    """Turns times of records into those of the kernel's monotonic clock."""
+
+    def of(self, ts: int) -> int:
+        """Return nanoseconds of ``CLOCK_MONOTONIC``."""
+        return ts + _clocks_differ_by()
+
+
+@cache
+def _clocks_differ_by() -> int:
+    """Return how far the monotonic clock is ahead of the times in records of programs, when it is first asked for."""
+    from anyprobe.probes.timing.clock import own_time
+
+    own, monotonic = own_time()
+    return monotonic - own

@@ -1,0 +1,162 @@
+"""What a program waits for, as values: its locks, with who waited and who held them, and where its threads slept."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from anyprobe.data.aggregates.results import AggregationResult, by_name
+from anyprobe.data.findings.offcpu import KERNEL, asleep_in, kernel_numbers, tells_causes
+from anyprobe.data.layouts.cells import CellValue
+from anyprobe.data.layouts.keys import Place
+
+Json = dict[str, Any]
+ACQUIRED, WAITED, HELD, HOLDERS, WAITERS, BLOCKERS = (
+    "lock acquisitions", "lock waits_ns", "lock holds_ns", "lock holders_ns", "lock waiters_ns", "lock blockers_ns"
+)  # fmt: skip
+"""The names of the aggregations that hold what is known of locks."""
+OF_LOCKS = frozenset({ACQUIRED, WAITED, HELD, HOLDERS, WAITERS, BLOCKERS})
+_JOINED = " < "
+"""Between the frames of a stack."""
+
+
+class LockKind(IntEnum):
+    """Kinds of locks; the first two, and spin locks, are held by a thread."""
+
+    MUTEX = 1
+    RWLOCK = 2
+    SEMAPHORE = 3
+    CONDITION = 4
+    BARRIER = 5
+    FUTEX = 6
+    SPINLOCK = 7
+
+    @property
+    def is_held(self) -> bool:
+        """Whether threads hold such a lock, so that others wait because of them."""
+        return self in {LockKind.MUTEX, LockKind.RWLOCK, LockKind.SPINLOCK}
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """How long threads waited in one place, or because of one."""
+
+    stack: tuple[str, ...]
+    """The place and its callers, innermost first."""
+    count: int
+    waited_ns: int
+
+    def as_json(self) -> Json:
+        """Return the JSON object."""
+        return {"stack": list(self.stack), "count": self.count, "waited_ns": self.waited_ns}
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """What is known of one lock."""
+
+    address: int
+    symbol: str
+    """Empty where no symbol is at its address: it is on the heap, or on a stack."""
+    kind: LockKind
+    acquisitions: int
+    wait: CellValue = field(default_factory=CellValue)
+    """How long threads waited for it, one value for each wait."""
+    hold: CellValue = field(default_factory=CellValue)
+    """How long threads held it."""
+    holders: tuple[Waits, ...] = ()
+    """Where it was taken by the thread that held it when others began to wait, those that cost most first."""
+    waiters: tuple[Waits, ...] = ()
+    blockers: tuple[Waits, ...] = ()
+    """Where mutexes were given back by threads that had held them while others waited, and for how long these had."""
+
+    @property
+    def contended(self) -> int:
+        """How often a thread had to wait."""
+        return self.wait.count
+
+    @property
+    def wait_ns(self) -> int:
+        """How long threads have waited altogether."""
+        return self.wait.sum or 0
+
+    @property
+    def name(self) -> str:
+        """The symbol, or the address."""
+        return self.symbol or f"{self.address:#x}"
+
+    def as_json(self) -> Json:
+        """Return the JSON object; ``acquisitions`` is null where only waits are seen."""
+        document: Json = {
+            "address": self.address,
+            "symbol": self.symbol or None,
+            "kind": self.kind.name.lower(),
+            "acquisitions": None if self.kind is LockKind.FUTEX else self.acquisitions,
+            "contended": self.contended,
+        }
+        for name, cell in (("wait", self.wait), ("hold", self.hold)):
+            document[f"{name}_ns"] = cell.sum or 0
+            document[f"max_{name}_ns"] = cell.max
+            document |= {f"{name}_p{share}_ns": cell.percentile(share / 100) for share in (50, 99)}
+        document["holds"] = self.hold.count
+        document["holders"] = [each.as_json() for each in self.holders]
+        document["waiters"] = [each.as_json() for each in self.waiters]
+        document["blockers"] = [each.as_json() for each in self.blockers]
+        return document
+
+
+def locks_of(aggregations: Iterable[AggregationResult]) -> tuple[Lock, ...]:
+    """Return the locks that handlers have told of, those that were waited for longest first."""
+    tables = {each.name: each.entries for each in aggregations}
+    acquired, waited, held = (tables.get(name, {}) for name in (ACQUIRED, WAITED, HELD))
+    holders, waiters, blockers = (_by_lock(tables.get(name, {})) for name in (HOLDERS, WAITERS, BLOCKERS))
+    found = []
+    for key in dict.fromkeys([*acquired, *waited, *held]):
+        address, kind = key
+        found.append(
+            Lock(
+                int(address),
+                str(address) if isinstance(address, Place) and str(address) != f"{int(address):#x}" else "",
+                LockKind(int(kind)),
+                acquired[key].count if key in acquired else 0,
+                waited.get(key, CellValue()),
+                held.get(key, CellValue()),
+                holders.get(key, ()),
+                waiters.get(key, ()),
+                blockers.get(key, ()),
+            )
+        )
+    return tuple(sorted(found, key=lambda each: (-each.wait_ns, -each.acquisitions, each.address)))
+
+
+def document_of(aggregations: Iterable[AggregationResult]) -> Json:
+    """Return what aggregations hold as members of a document: of locks and of where threads slept as lists of these."""
+    results = list(aggregations)
+    asleep = [each for each in results if tells_causes(each)]
+    others = [each for each in results if each.name not in {*OF_LOCKS, KERNEL} and each not in asleep]
+    document: Json = {"aggregations": by_name(others)} if others else {}
+    if asleep:
+        document["stacks"] = [each.as_json() for each in asleep_in(asleep)]
+    if kernel := kernel_numbers(results):
+        document["kernel"] = kernel
+    if any(each.name in OF_LOCKS for each in results):
+        document["locks"] = [each.as_json() for each in locks_of(results)]
+    return document
+
+
+def _by_lock(entries: Mapping[Any, CellValue]) -> dict[tuple[Any, ...], tuple[Waits, ...]]:
+    found: dict[tuple[Any, ...], list[Waits]] = {}
+    for (*lock, place), cell in entries.items():
+        found.setdefault(tuple(lock), []).append(Waits(frames_of(place), cell.count, cell.sum or 0))
+    return {key: tuple(sorted(each, key=lambda one: -one.waited_ns)) for key, each in found.items()}
+
+
+def frames_of(stack: object) -> tuple[str, ...]:
+    """Return the frames of a stack as keys have it, innermost first."""
+    return tuple(str(stack).split(_JOINED))
+
+
+def outside(stack: Sequence[str], modules: Iterable[str]) -> str:
+    """Return the innermost frame of a stack that is in none of some modules, else the innermost one."""
+    within = tuple(f"{each}:" for each in modules)
+    return next((each for each in stack if not each.startswith(within)), stack[0] if stack else "?")
