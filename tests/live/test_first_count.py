@@ -76,7 +76,7 @@ NEEDLESS = {
         "splice.plan.planner",
         "splice.plan.strategies.pun_rows",
     ),
-    "timing": ("probes.timing.return_points", "probes.timing.unwinding", "splice.codegen.exit_routines"),
+    "timing": ("probes.timing.return_points", "probes.timing.unwinding", "splice.codegen.timing.exit_routines"),
     "compilers": ("handlers.llvm",),
 }
 """What one plain counter has no use for, the second time that the program is looked at."""

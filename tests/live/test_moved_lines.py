@@ -4,7 +4,7 @@ import pytest
 
 import anyprobe
 from anyprobe.splice.apply import emission
-from anyprobe.splice.codegen.fragments import is_described
+from anyprobe.splice.codegen.moved.fragments import is_described
 from support.driver import wait_until
 from support.image import Image
 

@@ -18,7 +18,7 @@ from anyprobe.data.layouts.layout import BLOCK_HEAD_BYTES, INSTANCE_BYTES, START
 from anyprobe.data.snapshots.costs import UNIT, Costs
 from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode, PatchWriter
 from anyprobe.splice.codegen.routines import CHILDREN, RoutineFacts, assemble_routines
-from anyprobe.splice.codegen.trampoline import HANDLED, assemble_trampolines
+from anyprobe.splice.codegen.timing.trampoline import HANDLED, assemble_trampolines
 
 SLOT = 0x268
 """An unused word of the C library's thread control block."""

@@ -16,7 +16,7 @@ from anyprobe.data.snapshots.snapshot import ExitKind, FunctionTiming, SiteResul
 from anyprobe.data.snapshots.taken import costs_in, settled
 from anyprobe.probes.probe import Place, Probe, Timed, at_run_time
 from anyprobe.splice.codegen.patch import ActionKind
-from anyprobe.splice.codegen.trampoline import UNREPLACED
+from anyprobe.splice.codegen.timing.trampoline import UNREPLACED
 from anyprobe.splice.regions.banks import MISSING, Hook, TimingGroup
 from anyprobe.splice.regions.code_region import GoroutineBank, NearBank, SlotBank
 

@@ -25,7 +25,7 @@ from anyprobe.target.base import Quiescence
 if TYPE_CHECKING:
     from anyprobe.splice.apply.transaction import Transaction
     from anyprobe.splice.apply.upkeep import Upkeep
-    from anyprobe.splice.codegen.trampoline import Trampolines
+    from anyprobe.splice.codegen.timing.trampoline import Trampolines
     from anyprobe.splice.emitted import EmittedPatch, FunctionChange
     from anyprobe.splice.journal.records import Journal
     from anyprobe.splice.regions.holdings import Holdings

@@ -38,7 +38,7 @@ from anyprobe.target.system import procfs
 if TYPE_CHECKING:
     from anyprobe.splice.apply.live.changes import LiveArming, Proof
     from anyprobe.splice.codegen.stub_directory import StubDirectory
-    from anyprobe.splice.codegen.trampoline import Trampolines
+    from anyprobe.splice.codegen.timing.trampoline import Trampolines
     from anyprobe.splice.regions.stores import Store
     from anyprobe.target.system.procfs import Mapping
 
@@ -76,7 +76,7 @@ class ProcessMemory:
                 1, callers=form.callers, nested=form.nested, nodes=form.nodes, by_thread=form.by_thread,
                 on_processors=rate > 0,
             )  # fmt: skip
-            from anyprobe.splice.codegen.kept_costs import costs_of  # plain counts need none
+            from anyprobe.splice.codegen.timing.kept_costs import costs_of  # plain counts need none
 
             costs = costs_of(like)
         self._counting = replace(form, clock=address, costs=costs, rate=rate)

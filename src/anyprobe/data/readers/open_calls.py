@@ -1,7 +1,7 @@
 """Calls that are still running when a program ends: they have run until then, which their records are to have.
 
 Where it is known which calls made which, they are left as those are that wait on another stack when a thread goes on on
-this one (``splice.codegen.switches``): what they have taken themselves is in their records, and is their callers' too.
+this one (``splice.codegen.timing.switches``): what they have taken themselves is in their records, and their callers'.
 """
 
 from collections import Counter

@@ -8,7 +8,7 @@ from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, Insn
 from anyprobe.probes.target_errors import typed
-from anyprobe.splice.codegen.bodies import Body
+from anyprobe.splice.codegen.moved.bodies import Body
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.edits import Edit, Module
 from anyprobe.splice.plan.splices import Want, WantKind

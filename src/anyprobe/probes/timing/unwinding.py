@@ -2,7 +2,7 @@
 
 Nothing else is done there. A call that left its function by a jump, and by the time its return point is reached an
 exception or ``longjmp`` has gone by, may be one that was left behind. Where it is known which calls make which, it is
-also seen when a thread changes to another stack: ``splice.codegen.switches`` has what is done then.
+also seen when a thread changes to another stack: ``splice.codegen.timing.switches`` has what is done then.
 """
 
 from collections.abc import Collection, Sequence

@@ -31,9 +31,9 @@ from anyprobe.splice.regions.banks import Hook
 from anyprobe.splice.regions.code_region import ROUTINE_BYTES, CodeRegion, SlotBank, after_code
 
 if TYPE_CHECKING:
-    from anyprobe.splice.codegen.bodies import Body
-    from anyprobe.splice.codegen.exit_template import ExitTemplates
     from anyprobe.splice.codegen.handlers.facts import HandlerFacts
+    from anyprobe.splice.codegen.moved.bodies import Body
+    from anyprobe.splice.codegen.timing.exit_template import ExitTemplates
 
 
 MANY_FUNCTIONS = 300
@@ -76,7 +76,7 @@ class Emission:
 
     @cached_property
     def _exits(self) -> "ExitTemplates":
-        from anyprobe.splice.codegen.exit_template import ExitTemplates  # counters have none
+        from anyprobe.splice.codegen.timing.exit_template import ExitTemplates  # counters have none
 
         return ExitTemplates()
 
@@ -179,7 +179,7 @@ class Emission:
             if body.patch is not None:
                 continue
             from anyprobe.splice.apply.recovery.copies import record_of, table_of
-            from anyprobe.splice.codegen.bodies import write_body
+            from anyprobe.splice.codegen.moved.bodies import write_body
 
             home = self._home_of(edit.module)
             made = write_body(body, planned, home.cursor, edit.module.bias)
@@ -244,7 +244,7 @@ class Emission:
 
     def _move(self, edit: Edit, home: CodeRegion) -> dict[PlannedSplice, EmittedPatch]:
         """Write the patches of the lines of a function in one piece; return them."""
-        from anyprobe.splice.codegen.fragments import Moving, can_move
+        from anyprobe.splice.codegen.moved.fragments import Moving, can_move
 
         action_of = {want: actions[0] for want, actions in self._known_actions.items() if len(actions) == 1}.get
         lines = of_one_bank([splice for splice in edit.plan.splices if can_move(splice, action_of)], action_of)

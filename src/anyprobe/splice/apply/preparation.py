@@ -16,7 +16,7 @@ from anyprobe.splice.apply.outcomes import give_up
 from anyprobe.splice.codegen.emit import estimate
 from anyprobe.splice.codegen.patch import COUNTS_NOTHING, REPLACING, ActionKind
 from anyprobe.splice.codegen.routines import ADOPTED, ADOPTING
-from anyprobe.splice.codegen.trampoline import AT_RETURN_BYTES, TRAMPOLINE_BYTES
+from anyprobe.splice.codegen.timing.trampoline import AT_RETURN_BYTES, TRAMPOLINE_BYTES
 from anyprobe.splice.journal.records import MappingUse, Record, RecordKind, journal_size
 from anyprobe.splice.journal.registrations import records_for
 from anyprobe.splice.memory.arena import Arena, Piece

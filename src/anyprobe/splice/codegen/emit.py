@@ -71,7 +71,7 @@ def estimate(splice: PlannedSplice) -> int:
 
             size += VIEW_ESTIMATE + COUNTED_ESTIMATE * (len(splice.wants) - 1)
         if want.inside:
-            from anyprobe.splice.codegen.exit_test import DECISION_ESTIMATE, RANGE_ESTIMATE
+            from anyprobe.splice.codegen.timing.exit_test import DECISION_ESTIMATE, RANGE_ESTIMATE
 
             size += DECISION_ESTIMATE + RANGE_ESTIMATE * len(want.inside)
         if getattr(want.tag, "handler", None) is not None:
@@ -290,7 +290,7 @@ class _Emission:
         self._actions([want for want in plain if want not in together and not want.conditional])
         taken = [want for want in plain if want.conditional]
         if taken and insn.flow is Flow.INDIRECT_JUMP:
-            from anyprobe.splice.codegen.exit_test import decide
+            from anyprobe.splice.codegen.timing.exit_test import decide
 
             inside = [(low + self._bias, high + self._bias) for low, high in taken[0].inside]
             decide(writer, insn.at(address), inside, lambda: self._actions(taken))

@@ -15,7 +15,7 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import Assembler
 from anyprobe.isa.encode import encode, head, machine_code
 from anyprobe.splice.codegen.routines import CHILDREN, Routines
-from anyprobe.splice.codegen.trampoline import COUNTED, HANDLED, Trampolines
+from anyprobe.splice.codegen.timing.trampoline import COUNTED, HANDLED, Trampolines
 from anyprobe.splice.plan.splices import SCRATCH_ORDER, Clobbers
 
 if TYPE_CHECKING:

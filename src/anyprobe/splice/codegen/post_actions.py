@@ -12,8 +12,8 @@ from anyprobe.core.refusal import Refusal
 from anyprobe.isa.decode import Insn
 from anyprobe.isa.encode import CONDITIONS, head
 from anyprobe.isa.relocate import displace, push_address
-from anyprobe.splice.codegen.exit_test import push_target
 from anyprobe.splice.codegen.patch import PatchWriter, UndisplaceableError
+from anyprobe.splice.codegen.timing.exit_test import push_target
 from anyprobe.splice.plan.post_actions import popped
 
 _RED_ZONE = 128

@@ -115,14 +115,14 @@ def assemble_routines(facts: RoutineFacts, address: int) -> tuple[bytes, Routine
     _process_block(asm, facts)
     _count(asm)
     if timed:
-        from anyprobe.splice.codegen.exit_routines import emit_leave
+        from anyprobe.splice.codegen.timing.exit_routines import emit_leave
 
         emit_enter(asm, facts)
         if facts.layout.nested:
-            from anyprobe.splice.codegen.left_calls import emit_settle, emit_unwind
+            from anyprobe.splice.codegen.timing.left_calls import emit_settle, emit_unwind
 
             emit_unwind(asm, facts, facts.layout, facts.clock, facts.dark)
-        from anyprobe.splice.codegen.leftovers import emit_purge
+        from anyprobe.splice.codegen.timing.leftovers import emit_purge
 
         for prefix in ("", "finish_"):
             for name in EXITS if facts.layout.nested else EXITS[:-1]:
@@ -130,7 +130,7 @@ def assemble_routines(facts: RoutineFacts, address: int) -> tuple[bytes, Routine
             emit_purge(asm, facts.layout, prefix + "purge")
             if facts.layout.nested:
                 emit_settle(asm, prefix + "settle", facts.layout)
-        from anyprobe.splice.codegen.clocks import emit_called
+        from anyprobe.splice.codegen.timing.clocks import emit_called
 
         emit_called(asm, facts)
     names = ("count", "adopt", "enter", *EXITS, "unwind", "settle", "purge")
@@ -315,7 +315,7 @@ def emit_enter(
     ``prepare`` emits code that pushes the return address that is to replace the site's, 0 for none: then the call is
     missed. It is written once the instance is complete. ``purge``, ``settle``: where these are, if not here.
     """
-    from anyprobe.splice.codegen import clocks  # counts need none
+    from anyprobe.splice.codegen.timing import clocks  # counts need none
 
     layout = facts.layout
     pushed = 8 if prepare else 0
@@ -347,7 +347,7 @@ def emit_enter(
         maxactive=layout.maxactive,
     )
     if layout.nested:
-        from anyprobe.splice.codegen import nested_calls
+        from anyprobe.splice.codegen.timing import nested_calls
 
         nested_calls.emit_entered(asm, argument, site, facts.data + layout.nodes_offset, layout)
     asm.code(f"mov rax, [rsp+argument]; mov [rcx+rsi+{RECORD}], rax", argument=argument)
@@ -387,8 +387,8 @@ def emit_enter(
     clocks.emit_waits_at_entry(asm, facts)
     if layout.by_thread:
         _enter_other(asm, facts)
-    from anyprobe.splice.codegen.leftovers import emit_full
-    from anyprobe.splice.codegen.slow_paths import are_timed
+    from anyprobe.splice.codegen.timing.leftovers import emit_full
+    from anyprobe.splice.codegen.timing.slow_paths import are_timed
 
     emit_full(asm, layout, argument, site, purge, facts.costs.entered, timed=are_timed(facts.costs, facts.clock))
     if layout.nested:

@@ -8,13 +8,13 @@ import struct
 from typing import TYPE_CHECKING, Protocol
 
 from anyprobe.core.errors import InternalError
-from anyprobe.splice.codegen.trampoline import STUB_BYTES
+from anyprobe.splice.codegen.timing.trampoline import STUB_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from anyprobe.isa.assemble import Assembler
-    from anyprobe.splice.codegen.trampoline import Trampolines
+    from anyprobe.splice.codegen.timing.trampoline import Trampolines
 
 _ENTRY = struct.Struct("<QQQ8x")
 _BYTES = 4096

@@ -10,14 +10,14 @@ from anyprobe.data.layouts import layout as at
 from anyprobe.data.layouts.layout import CALL_COUNTERS, CALLERS, BankLayout
 from anyprobe.data.snapshots.costs import NO_COSTS, Costs
 from anyprobe.splice.codegen.patch import COUNTS_NOTHING, REPLACING, ActionKind
-from anyprobe.splice.codegen.trampoline import RETURNS
+from anyprobe.splice.codegen.timing.trampoline import RETURNS
 from anyprobe.splice.memory.memfd import has_room
 from anyprobe.splice.regions.code_region import NearBank, SlotBank
 from anyprobe.target.system import procfs
 
 if TYPE_CHECKING:
-    from anyprobe.splice.codegen.bodies import Body
     from anyprobe.splice.codegen.handlers.facts import HandlerFacts
+    from anyprobe.splice.codegen.moved.bodies import Body
     from anyprobe.splice.emitted import EmittedSplice
 
 FOLLOWED = frozenset(

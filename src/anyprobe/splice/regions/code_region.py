@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from anyprobe.data.readers.reader import EndedCounts
     from anyprobe.splice.codegen.handlers.facts import HandlerFacts
     from anyprobe.splice.codegen.handlers.inline import Guard, Inline
-    from anyprobe.splice.codegen.trampoline import Trampolines
+    from anyprobe.splice.codegen.timing.trampoline import Trampolines
 
 ROUTINE_BYTES = 24576
 """Room reserved for the routines of one bank and the signal view's."""
@@ -251,7 +251,7 @@ class CodeRegion:
         return code
 
     def _goroutine_code(self, bank: GoroutineBank) -> BankCode:
-        from anyprobe.splice.codegen.goroutine_routines import GoroutineFacts, assemble_goroutine_routines
+        from anyprobe.splice.codegen.timing.goroutine_routines import GoroutineFacts, assemble_goroutine_routines
 
         assert bank.table is not None
         gate, shared = self.gate.address + 8 * bank.index, bank.piece.address + bank.layout.shared_offset
@@ -276,7 +276,7 @@ class CodeRegion:
 
     def replacing_code(self, bank: SlotBank) -> BankCode:
         """Return how code here reaches a bank and replaces return addresses; emit what that needs once."""
-        from anyprobe.splice.codegen.trampoline import assemble_trampolines
+        from anyprobe.splice.codegen.timing.trampoline import assemble_trampolines
 
         code = self.slot_code(bank)
         if code.trampolines is None and code.routines is not None:

@@ -407,7 +407,7 @@ class _Described:
 
     def add(self, splices: Sequence[EmittedSplice], looped: frozenset[int]) -> set[EmittedSplice]:
         """Describe patches, and routines that were emitted since; return those for which there is no room."""
-        from anyprobe.splice.codegen.fragments import is_described
+        from anyprobe.splice.codegen.moved.fragments import is_described
         from anyprobe.splice.translate.patches import Bearings
 
         self.table.expect(len(splices) + len(self._home.blobs) - self._blobs)

@@ -23,7 +23,7 @@ DATA_WRITES = {
     "probes/selfattach/tracer.py": (1, "a thread's slot in its control block"),
     "probes/timing/children_text.py": (1, "the word in a bank that says what a fork child's text has"),
     "splice/apply/emission.py": (1, "a springboard, in anyprobe's own pages"),
-    "splice/codegen/kept_costs.py": (1, "a file in the cache"),
+    "splice/codegen/timing/kept_costs.py": (1, "a file in the cache"),
     "splice/engine.py": (1, "gate pages"),
     "splice/journal/records.py": (7, "journals"),
     "splice/apply/semaphores.py": (2, "semaphores of USDT markers"),

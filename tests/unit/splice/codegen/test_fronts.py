@@ -10,9 +10,9 @@ from anyprobe.core.checkpoints import interruptible
 from anyprobe.isa.decode import Flow, decode_range
 from anyprobe.splice.codegen.counter_template import CounterTemplates
 from anyprobe.splice.codegen.emit import ActionSource, emit_patch
-from anyprobe.splice.codegen.exit_template import ExitTemplates
 from anyprobe.splice.codegen.fronts import Fronts, form_of
 from anyprobe.splice.codegen.patch import Action, ActionKind
+from anyprobe.splice.codegen.timing.exit_template import ExitTemplates
 from anyprobe.splice.emitted import EmittedPatch
 from anyprobe.splice.plan.splices import Clobbers, PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.userspace.signal_view import _Described

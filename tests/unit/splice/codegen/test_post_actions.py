@@ -9,7 +9,7 @@ from anyprobe.isa import disassemble
 from anyprobe.isa.decode import decode_range
 from anyprobe.splice.codegen.emit import ActionSource, emit_patch
 from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode
-from anyprobe.splice.codegen.trampoline import Trampolines
+from anyprobe.splice.codegen.timing.trampoline import Trampolines
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.post_actions import no_after
 from anyprobe.splice.plan.splices import Clobbers, PlannedSplice, Strategy, Want, WantKind

@@ -14,7 +14,7 @@ from anyprobe.splice.codegen.handlers.facts import HandlerFacts
 from anyprobe.splice.codegen.handlers.memory_routines import NAMES, ReadingFacts, emit_memory_routines
 from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode, PatchWriter
 from anyprobe.splice.codegen.routines import RoutineFacts, assemble_routines
-from anyprobe.splice.codegen.trampoline import assemble_trampolines
+from anyprobe.splice.codegen.timing.trampoline import assemble_trampolines
 from anyprobe.splice.plan.splices import Clobbers
 from support.stack_depths import depth
 from unit.splice.codegen.handlers.test_call import EVERY, RET

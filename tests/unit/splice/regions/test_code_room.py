@@ -6,8 +6,8 @@ import pytest
 
 from anyprobe.core.address import PAGE
 from anyprobe.data.layouts.layout import BankLayout
-from anyprobe.splice.codegen.goroutine_routines import GoroutineFacts, assemble_goroutine_routines
 from anyprobe.splice.codegen.routines import RoutineFacts, assemble_routines
+from anyprobe.splice.codegen.timing.goroutine_routines import GoroutineFacts, assemble_goroutine_routines
 from anyprobe.splice.memory.arena import Piece
 from anyprobe.splice.regions.code_region import (
     BANK_ROUTINE_BYTES,

@@ -30,8 +30,8 @@ from anyprobe.data.layouts.layout import (
     UNWOUND,
     WITHIN,
 )
-from anyprobe.splice.codegen.exit_routines import emit_look_up
 from anyprobe.splice.codegen.handlers.facts import PLACE, CallEnd, HandlerFacts
+from anyprobe.splice.codegen.timing.exit_routines import emit_look_up
 
 if TYPE_CHECKING:
     from anyprobe.isa.assemble import Assembler

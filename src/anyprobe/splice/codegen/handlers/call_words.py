@@ -28,9 +28,9 @@ from anyprobe.splice.codegen.handlers.words import (
     emit_thread_number,
     saved_by,
 )
-from anyprobe.splice.codegen.instance_pool import emit_claim, emit_decline, emit_find, emit_release
 from anyprobe.splice.codegen.routines import RoutineFacts
 from anyprobe.splice.codegen.stub_directory import emit_true_caller
+from anyprobe.splice.codegen.timing.instance_pool import emit_claim, emit_decline, emit_find, emit_release
 
 _PASSED_BY = 144
 """From the routine's return address to the site's stack pointer."""

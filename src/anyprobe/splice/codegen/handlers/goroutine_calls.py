@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.data.layouts import goroutines as at
 from anyprobe.isa.assemble import Assembler
-from anyprobe.splice.codegen.goroutine_chains import STACK_HIGH, STACK_LOW, seek_head, take_call
+from anyprobe.splice.codegen.timing.goroutine_chains import STACK_HIGH, STACK_LOW, seek_head, take_call
 
 if TYPE_CHECKING:
     from anyprobe.splice.codegen.handlers.facts import GoCalls

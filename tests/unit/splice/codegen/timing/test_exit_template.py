@@ -7,8 +7,8 @@ import pytest
 
 from anyprobe.isa.decode import Flow
 from anyprobe.splice.codegen.emit import ActionSource, emit_patch
-from anyprobe.splice.codegen.exit_template import ExitTemplates
 from anyprobe.splice.codegen.patch import Action, ActionKind
+from anyprobe.splice.codegen.timing.exit_template import ExitTemplates
 from anyprobe.splice.plan.context import PlanContext
 from anyprobe.splice.plan.planner import Planner
 from anyprobe.splice.plan.splices import Clobbers, Want, WantKind

@@ -7,7 +7,7 @@ import numpy as np
 
 from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.codegen.handlers.facts import forget_instances
-from anyprobe.splice.codegen.instance_pool import SLOT_BYTES, emit_claim, emit_decline, emit_find
+from anyprobe.splice.codegen.timing.instance_pool import SLOT_BYTES, emit_claim, emit_decline, emit_find
 
 
 def disassembled(asm, tmp_path: Path):

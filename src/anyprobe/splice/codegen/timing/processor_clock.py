@@ -11,7 +11,7 @@ import time
 
 from anyprobe.data.layouts import layout as at
 from anyprobe.isa.assemble import Assembler
-from anyprobe.splice.codegen.clocks import LOCK, emit_if_changed, leave_out
+from anyprobe.splice.codegen.timing.clocks import LOCK, emit_if_changed, leave_out
 
 _CLOCK_GETTIME, _PERF_EVENT_OPEN, _MMAP, _MUNMAP, _CLOSE = 228, 298, 9, 11, 3
 _SOFTWARE, _DUMMY, _EXCLUDED, _ATTRIBUTES, _CLOEXEC = 1, 9, 0x60, 64, 8

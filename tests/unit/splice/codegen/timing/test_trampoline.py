@@ -9,7 +9,7 @@ from anyprobe.data.layouts.layout import RECORD_MISSED, BankLayout
 from anyprobe.isa import disassemble
 from anyprobe.isa.decode import decode_range
 from anyprobe.splice.codegen.routines import RoutineFacts, assemble_routines
-from anyprobe.splice.codegen.trampoline import (
+from anyprobe.splice.codegen.timing.trampoline import (
     COUNTED,
     RETURNS,
     STUB_BYTES,

@@ -71,11 +71,11 @@ def emit_if_changed(asm: Assembler, block: str, free: str, otherwise: str) -> No
 def emit_called(asm: Assembler, facts: ClockFacts) -> None:
     """Emit the routines that are called for the time, or where a thread was not on a processor."""
     if facts.clock:
-        from anyprobe.splice.codegen.clock_call import emit_now
+        from anyprobe.splice.codegen.timing.clock_call import emit_now
 
         emit_now(asm, facts.clock)
     if facts.layout.on_processors:
-        from anyprobe.splice.codegen.processor_clock import emit_routines
+        from anyprobe.splice.codegen.timing.processor_clock import emit_routines
 
         emit_routines(asm, facts.data, facts.rate)
 

@@ -28,9 +28,9 @@ from anyprobe.data.layouts.layout import (
     WITHIN,
     BankLayout,
 )
-from anyprobe.splice.codegen import slow_paths
-from anyprobe.splice.codegen.leftovers import emit_shrink
 from anyprobe.splice.codegen.stacks import same_stack
+from anyprobe.splice.codegen.timing import slow_paths
+from anyprobe.splice.codegen.timing.leftovers import emit_shrink
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,7 @@ def costs_of(layout: BankLayout) -> Costs:
 
 @cache
 def _costs(nested: bool, nodes: int, by_thread: bool, callers: int, on_processors: bool) -> Costs:
-    from anyprobe.splice.codegen.calibration import calibrated, code_of
+    from anyprobe.splice.codegen.timing.calibration import calibrated, code_of
 
     layout = BankLayout(
         1, 1, 1, callers=callers, nested=nested, nodes=nodes, by_thread=by_thread, on_processors=on_processors

@@ -8,7 +8,7 @@ from anyprobe.data.layouts import layout as at
 from anyprobe.data.layouts.goroutines import CALL_NODE, CALL_WITHIN, HEAD_TOP
 from anyprobe.data.layouts.layout import BankLayout
 from anyprobe.isa.assemble import Assembler
-from anyprobe.splice.codegen.goroutine_chains import STACK_HIGH
+from anyprobe.splice.codegen.timing.goroutine_chains import STACK_HIGH
 
 ARGUMENT = 3
 """Where in the instruction that a patch goes on at the offset of the record is."""

@@ -29,7 +29,7 @@ from anyprobe.isa.decode import Flow, Insn
 from anyprobe.isa.encode import head
 from anyprobe.isa.registers import NUMBERS, mask_of
 from anyprobe.isa.relocate import displace, must_stay
-from anyprobe.splice.codegen.fragment_parts import (
+from anyprobe.splice.codegen.moved.fragment_parts import (
     JUMP,
     LONG_JCC,
     SETS_THREAD,

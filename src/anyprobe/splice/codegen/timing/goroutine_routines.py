@@ -28,10 +28,10 @@ from anyprobe.data.layouts.layout import (
     BankLayout,
 )
 from anyprobe.isa.assemble import Assembler
-from anyprobe.splice.codegen.durations import emit_duration, emit_extremes
-from anyprobe.splice.codegen.goroutine_chains import STACK_HIGH, STACK_LOW, seek_head, take_call
-from anyprobe.splice.codegen.goroutine_trees import ARGUMENT, emit_in_node, emit_node
 from anyprobe.splice.codegen.routines import Routines
+from anyprobe.splice.codegen.timing.durations import emit_duration, emit_extremes
+from anyprobe.splice.codegen.timing.goroutine_chains import STACK_HIGH, STACK_LOW, seek_head, take_call
+from anyprobe.splice.codegen.timing.goroutine_trees import ARGUMENT, emit_in_node, emit_node
 
 _SAVED = ("rax", "rcx", "rdx", "rsi")
 

@@ -19,9 +19,9 @@ from anyprobe.data.layouts.layout import (
 )
 from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.codegen import child_gates
-from anyprobe.splice.codegen.leftovers import emit_shrink
-from anyprobe.splice.codegen.nested_calls import low, roots_of
 from anyprobe.splice.codegen.stacks import same_stack
+from anyprobe.splice.codegen.timing.leftovers import emit_shrink
+from anyprobe.splice.codegen.timing.nested_calls import low, roots_of
 
 _SIZE = at.INSTANCE_BYTES
 _RDTSC, _ASKED = "mov rcx, rdx; rdtsc; shl rdx, 32; or rax, rdx; mov rdx, rcx", "call waited"

@@ -58,7 +58,7 @@ def assemble_trampolines(
     _come_back(asm, address, table, routines)
     emit_acquire(asm, facts)
     emit_enter(asm, facts, lambda: _prepare(asm), purge=routines.purge, settle=routines.settle)
-    from anyprobe.splice.codegen.clocks import emit_called  # counts need none
+    from anyprobe.splice.codegen.timing.clocks import emit_called  # counts need none
 
     emit_called(asm, facts)
     _enter_counted(asm, facts.shared, address)

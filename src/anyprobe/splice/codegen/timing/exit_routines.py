@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from anyprobe.data.layouts import layout as at
 from anyprobe.data.layouts.layout import COST, RECORD, SP, START, TOMBSTONE, UNWOUND
 from anyprobe.isa.assemble import Assembler
-from anyprobe.splice.codegen import child_gates, clocks, left_calls, nested_calls, slow_paths
-from anyprobe.splice.codegen.durations import emit_duration, emit_extremes
-from anyprobe.splice.codegen.leftovers import emit_shrink
+from anyprobe.splice.codegen import child_gates
 from anyprobe.splice.codegen.stacks import same_stack
+from anyprobe.splice.codegen.timing import clocks, left_calls, nested_calls, slow_paths
+from anyprobe.splice.codegen.timing.durations import emit_duration, emit_extremes
+from anyprobe.splice.codegen.timing.leftovers import emit_shrink
 
 if TYPE_CHECKING:
     from anyprobe.splice.codegen.routines import RoutineFacts
@@ -266,7 +267,7 @@ def _leave_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
 
 def _leave_switch(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
     """Emit ``leave_switch``: see ``switches``."""
-    from anyprobe.splice.codegen.switches import RESTORED, RESTORED_BYTES, SAVED, Around, emit_arrival
+    from anyprobe.splice.codegen.timing.switches import RESTORED, RESTORED_BYTES, SAVED, Around, emit_arrival
 
     around = Around(
         partial(clocks.emit_read, asm, facts, name),

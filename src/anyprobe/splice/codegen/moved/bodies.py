@@ -15,7 +15,7 @@ from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, Insn
 from anyprobe.isa.relocate import displace
-from anyprobe.splice.codegen.fragment_parts import JUMP, LONG_JCC
+from anyprobe.splice.codegen.moved.fragment_parts import JUMP, LONG_JCC
 from anyprobe.splice.emitted import BODY, EmittedPatch
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy
 

@@ -4,7 +4,7 @@ import pytest
 
 from anyprobe.isa.decode import decode_range
 from anyprobe.splice.apply.emission import of_one_bank
-from anyprobe.splice.codegen.fragments import Moving, can_move, is_described
+from anyprobe.splice.codegen.moved.fragments import Moving, can_move, is_described
 from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode
 from anyprobe.splice.codegen.routines import Routines
 from anyprobe.splice.plan.claims import Claims

@@ -9,8 +9,8 @@ and their time, to its caller; what moves takes all of its words along, and both
 from anyprobe.data.layouts import layout as at
 from anyprobe.data.layouts.layout import TOMBSTONE, BankLayout
 from anyprobe.isa.assemble import Assembler
-from anyprobe.splice.codegen import slow_paths
 from anyprobe.splice.codegen.stacks import same_stack
+from anyprobe.splice.codegen.timing import slow_paths
 
 _SIZE = at.INSTANCE_BYTES
 _WORDS = (at.INSTANCE_SP, at.INSTANCE_T0, at.INSTANCE_RECORD, at.INSTANCE_UNWOUND, at.INSTANCE_COST)
