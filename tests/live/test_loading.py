@@ -425,7 +425,7 @@ def test_a_pattern_of_modules_waits_too_and_similar_names_are_shown(program):
 def test_specs_that_are_placed_together_hold_no_thread_until_all_are_there(program):
     """Others are compiled meanwhile, which may take longer than threads wait; what was loaded then is found at once."""
     with anyprobe.attach(program.pid, pending="modules") as session:
-        with session.placing_once():
+        with session.host.arming.placing_once():
             (early,) = session.count("loaded:plugin_work")
             assert not is_gated(program.pid)
             program("l")

@@ -109,7 +109,6 @@ class Session:
     list = forwarded(lambda host: host.arming, Arming.list)
     resolve = forwarded(lambda host: host.arming, Arming.resolve)
     reconcile = forwarded(lambda host: host.modules, ModuleReconciler.reconcile)
-    placing_once = forwarded(lambda host: host.arming, Arming.placing_once)
     splicing = Shown(lambda host: host.splicing, "What splices the target, in its parts.")
     engine = Shown(lambda host: host.engine, "What makes changes of the target's text.")
 
@@ -148,7 +147,6 @@ class Session:
     stops_explained = Shown(
         lambda host: host.stops_explained, "Why something was done in a stop, where none was wanted."
     )
-    ns_per_tick = Shown(lambda host: host.times.ns_per_tick, "Nanoseconds of a tick, as the last snapshot measured it.")
 
     # -- life
 

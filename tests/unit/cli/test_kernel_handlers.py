@@ -10,7 +10,7 @@ import pytest
 
 from anyprobe.cli import main
 from anyprobe.cli.handlers import records
-from anyprobe.cli.handlers.expressions import parse
+from anyprobe.cli.handlers.expressions import parse_all
 from anyprobe.cli.handlers.handlerplaces import Ends, one_by_one, place_in
 from anyprobe.cli.handlers.handlertext import HandlerText
 from anyprobe.cli.handlers.knownfunctions import FUNCTIONS_LIMIT, knowledge_of, received
@@ -102,7 +102,7 @@ class Kernel:
     ],
 )
 def test_handler_runs_where_its_values_are_known(spec, expressions, ends, placed, address):
-    place = place_in(Kernel(), parse_spec(spec), parse("--of", expressions), ("file", "count"))
+    place = place_in(Kernel(), parse_spec(spec), parse_all("--of", expressions), ("file", "count"))
     assert (place.ends, place.spec, place.address, place.in_kernel) == (ends, placed, address, True)
     assert parse_spec(place.spec).function.text == parse_spec(spec).function.text
 
@@ -118,7 +118,7 @@ def test_handler_runs_where_its_values_are_known(spec, expressions, ends, placed
 )
 def test_what_is_nowhere_known_has_a_caret(spec, expression, message):
     with pytest.raises(HandlerError, match=message) as caught:
-        place_in(Kernel(), parse_spec(spec), parse("--of", f"pid + {expression}"), ("file", "count"))
+        place_in(Kernel(), parse_spec(spec), parse_all("--of", f"pid + {expression}"), ("file", "count"))
     assert caught.value.column == 7
 
 
@@ -135,7 +135,7 @@ def test_parameters_are_known_by_the_kernels_types():
     known = knowledge_of(Kernel(), parse_spec("kernel::vfs_read"))
     assert known.names == ("file", "count")
     assert known.has_result
-    assert received(known, parse("--of", "count"), 0).declared == ("count",)
+    assert received(known, parse_all("--of", "count"), 0).declared == ("count",)
 
 
 def test_functions_of_several_types_are_known_by_position():
@@ -143,7 +143,7 @@ def test_functions_of_several_types_are_known_by_position():
     known = knowledge_of(kernel, parse_spec("kernel::*"))
     assert known.names == ()
     assert "several types" in known.reason
-    assert received(known, parse("--of", "arg1"), 0).declared == ("arg0: u64", "arg1: u64")
+    assert received(known, parse_all("--of", "arg1"), 0).declared == ("arg0: u64", "arg1: u64")
     assert "no type of" in knowledge_of(Kernel(prototype=None), parse_spec("kernel::vfs_read")).reason
     many = [f"f{number}" for number in range(FUNCTIONS_LIMIT + 1)]
     assert "many functions" in knowledge_of(Kernel(*many), parse_spec("kernel::f*")).reason
@@ -151,7 +151,7 @@ def test_functions_of_several_types_are_known_by_position():
 
 def test_parameters_of_a_system_call_are_known_by_name():
     known = knowledge_of(Kernel("write", prototype=CALL), parse_spec("syscall::write"))
-    found = received(known, parse("--of", "count + arg0"), 0)
+    found = received(known, parse_all("--of", "count + arg0"), 0)
     assert found.declared == ("fd", "count")
     assert found.lines == ("    arg0 = u64(fd)",)
 
@@ -159,7 +159,7 @@ def test_parameters_of_a_system_call_are_known_by_name():
 def test_without_the_names_of_a_system_calls_parameters_no_position_is_guessed():
     known = knowledge_of(Kernel("write", prototype=None), parse_spec("syscall::write"))
     with pytest.raises(HandlerError, match="BTF has no type"):
-        received(known, parse("--of", "arg2"), 0)
+        received(known, parse_all("--of", "arg2"), 0)
 
 
 def test_a_tracepoint_passes_so_many():
@@ -168,7 +168,7 @@ def test_a_tracepoint_passes_so_many():
     known = knowledge_of(kernel, parse_spec("rawtracepoint:sched_switch"))
     assert received(known, (), None).shown == ("arg0", "arg1", "arg2", "arg3")
     with pytest.raises(HandlerError, match="4 parameters are passed"):
-        received(known, parse("--of", "arg4"), 0)
+        received(known, parse_all("--of", "arg4"), 0)
 
 
 def test_fields_of_a_tracepoint_are_known_by_name():
@@ -177,14 +177,14 @@ def test_fields_of_a_tracepoint_are_known_by_name():
     known = knowledge_of(kernel, parse_spec("tracepoint:sched:sched_switch"))
     assert received(known, (), None).labels == ("prev_comm", "next_pid", "args")
     assert received(known, (), None).fields == (0, 1, None)  # a text and a number, and what has no one value
-    by_name = parse("--of", "next_pid")
+    by_name = parse_all("--of", "next_pid")
     assert received(
         knowledge_of(kernel, parse_spec("tracepoint:sched:sched_switch"), by_name), by_name, 0
     ).declared == ("next_pid",)
-    passed = parse("--of", "prev")
+    passed = parse_all("--of", "prev")
     assert knowledge_of(kernel, parse_spec("tracepoint:sched:sched_switch"), passed).names == ("preempt", "prev")
     assert knowledge_of(kernel, parse_spec("rawtracepoint:sched_switch"), passed).names == ("preempt", "prev")
-    position = parse("--of", "arg1")
+    position = parse_all("--of", "arg1")
     known = knowledge_of(kernel, parse_spec("tracepoint:sched:sched_switch"), position)
     assert received(known, position, 0).declared == ("arg0: u64", "arg1: u64")
 

@@ -1,6 +1,6 @@
 """What is shown of a function whose parameters and result debug information describes."""
 
-from anyprobe.cli.handlers.expressions import parse
+from anyprobe.cli.handlers.expressions import parse_all
 from anyprobe.cli.handlers.knownfunctions import Knowledge, received
 from anyprobe.handlers.types.annotations import u32, u64
 from anyprobe.handlers.types.calling_convention import Located, Piece, Prototype
@@ -17,7 +17,7 @@ def test_a_parameter_that_the_compiler_has_moved_is_not_shown():
     found = received(known, (), None)
     assert (found.names, found.labels, found.fields) == (("text", "last"), ("text", "n", "last"), (0, None, 1))
     # whoever asks for it is told
-    assert "n" in received(known, parse("--print", "n"), 0).names
+    assert "n" in received(known, parse_all("--print", "n"), 0).names
 
 
 def test_a_result_is_shown_wherever_it_is():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from anyprobe.kprobes.events.definition import parse
+from anyprobe.kprobes.events.definition import parse_definition
 from anyprobe.kprobes.events.errors import DefinitionError
 
 TYPES = [f"{letter}{width}" for letter in "usx" for width in (8, 16, 32, 64)]
@@ -24,32 +24,32 @@ BAD = [
 
 @pytest.mark.parametrize("text", GOOD)
 def test_good_arguments(text):
-    (argument,) = parse(f"p function {text}").arguments
+    (argument,) = parse_definition(f"p function {text}").arguments
     assert argument.text == text or text.endswith(argument.text)
 
 
 @pytest.mark.parametrize("text", BAD)
 def test_bad_arguments(text):
     with pytest.raises(DefinitionError):
-        parse(f"p function {text}")
+        parse_definition(f"p function {text}")
 
 
 def test_the_value_is_there_at_returns_only():
-    assert parse("r function $retval").kind == "r"
-    assert parse("p function%return $retval").kind == "r"
+    assert parse_definition("r function $retval").kind == "r"
+    assert parse_definition("p function%return $retval").kind == "r"
     with pytest.raises(DefinitionError):
-        parse("p function $retval")
+        parse_definition("p function $retval")
 
 
 @pytest.mark.parametrize(
     ("head", "maxactive"), [("r", 0), ("r0", 0), ("r1", 1), ("r4096", 4096), ("r10:group/name", 10), ("r:name", 0)]
 )
 def test_maxactive(head, maxactive):
-    assert parse(f"{head} function").maxactive == maxactive
-    assert parse(f"{head} function").kind == "r"
+    assert parse_definition(f"{head} function").maxactive == maxactive
+    assert parse_definition(f"{head} function").kind == "r"
 
 
 @pytest.mark.parametrize("head", ["p1", "p1:name", "r1a1", "r-1", "r4097", "r1000000:name"])
 def test_no_maxactive(head):
     with pytest.raises(DefinitionError):
-        parse(f"{head} function")
+        parse_definition(f"{head} function")

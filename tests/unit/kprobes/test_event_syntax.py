@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from anyprobe.kprobes.events.definition import Definition, parse
+from anyprobe.kprobes.events.definition import Definition, parse_definition
 from anyprobe.kprobes.events.errors import DefinitionError, Problem
 from anyprobe.kprobes.events.fetch import (
     Argument,
@@ -102,13 +102,13 @@ def test_what_is_wrong_and_where(marked, problem):
     line = marked.replace("^", "", 1)
     with pytest.raises(DefinitionError) as caught:
         # what is never wrong by the first caret may be by the place: all carets of the kernel's tests are single
-        assert not isinstance(parse(line), Definition)
+        assert not isinstance(parse_definition(line), Definition)
     assert (caught.value.problem, caught.value.position) == (problem, marked.index("^"))
 
 
 def test_the_error_log_is_the_kernels():
     with pytest.raises(DefinitionError) as caught:
-        parse("p vfs_read arg1=@11 %none")
+        parse_definition("p vfs_read arg1=@11 %none")
     assert caught.value.log().split("\n") == [
         "trace_kprobe: error: Invalid register name",
         "  Command: p vfs_read arg1=@11 %none",
@@ -139,7 +139,7 @@ def test_the_error_log_is_the_kernels():
     ],
 )
 def test_fetch_arguments(text, fetch):
-    (argument,) = parse(f"p f {text}").arguments
+    (argument,) = parse_definition(f"p f {text}").arguments
     assert (argument.name, argument.fetch) == ("arg1", fetch)
 
 
@@ -157,7 +157,7 @@ def test_fetch_arguments(text, fetch):
     ],
 )
 def test_types(text, bits, count, width, shift):
-    (argument,) = parse(f"p f +0(%ax):{text}").arguments
+    (argument,) = parse_definition(f"p f +0(%ax):{text}").arguments
     kind = argument.type
     assert (kind.bits, kind.count, kind.width, kind.shift) == (bits, count, width, shift)
 
@@ -180,14 +180,14 @@ def test_types(text, bits, count, width, shift):
     ],
 )
 def test_names_of_events(line, kind, name):
-    found = parse(line)
+    found = parse_definition(line)
     assert found.kind == kind
     assert name is None or found.name == name
 
 
 def test_a_definition_is_shown_as_the_kernel_shows_it():
-    assert str(parse("r4:mine  libc:f   v=$retval:u32  +0(%di):string")) == (
+    assert str(parse_definition("r4:mine  libc:f   v=$retval:u32  +0(%di):string")) == (
         "r4:kprobes/mine libc:f v=$retval:u32 arg2=+0(%di):string"
     )
-    assert parse("p f").arguments == ()
-    assert isinstance(parse("r f $retval").arguments[0].fetch, ReturnValue)
+    assert parse_definition("p f").arguments == ()
+    assert isinstance(parse_definition("r f $retval").arguments[0].fetch, ReturnValue)

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,24 @@ PACKAGE = Path(anyprobe.__file__).parent
 def test_a_session_has_no_bases_and_is_short():
     assert Session.__mro__ == (Session, object)
     assert len(inspect.getsource(session).splitlines()) <= 300
+    assert len([name for name in dir(Session) if not name.startswith("__")]) <= 70
+
+
+def test_texts_become_specs_at_the_edge():
+    """Below it specs are values: what is left reads names of functions that the program has told."""
+    parse = re.compile(r"(?:^|[^.a-z_])parse\((?!text: str)", re.MULTILINE)
+    found = {
+        str(path.relative_to(PACKAGE))
+        for package in ("cli", "kprobes", "probes")
+        for path in (PACKAGE / package).rglob("*.py")
+        if parse.search(path.read_text())
+    }
+    assert found == {
+        "probes/providers/kernel/places/specs.py",
+        "probes/specs/naming.py",
+        "probes/specs/spec.py",
+        "probes/waiting/offcpu.py",
+    }
 
 
 def test_nothing_is_assigned_to_a_session_from_outside():

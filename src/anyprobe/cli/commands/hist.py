@@ -66,7 +66,7 @@ def command(
     counting = aggregating.Counting(
         kind,
         None if of is None else expressions.parse_one("--of", of),
-        () if by is None else expressions.parse("--by", by),
+        () if by is None else expressions.parse_all("--by", by),
         numbers,
         capacity,
         None if when is None else expressions.parse_one("--when", when),

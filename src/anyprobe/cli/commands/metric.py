@@ -80,7 +80,7 @@ def command(
         regions = Regions(
             metric,
             None if when is None else expressions.parse_one("--when", when),
-            () if by is None else expressions.parse("--by", by),
+            () if by is None else expressions.parse_all("--by", by),
             begins,
             ends,
         )

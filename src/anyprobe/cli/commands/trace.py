@@ -58,7 +58,7 @@ def command(
     from anyprobe.cli.measurement import measuring
     from anyprobe.cli.programs import targets
 
-    wanted = () if printed is None else expressions.parse("--print", printed)
+    wanted = () if printed is None else expressions.parse_all("--print", printed)
     target = targets.choose(pids, names, program, specs, **targets.selected(settings))
     targets.check_pending(target, settings["pending"])
     trace = tracing.Trace(wanted, parameters, settings["format"] == "json", len(target.pids) > 1 or target.new, most)

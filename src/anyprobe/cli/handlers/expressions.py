@@ -36,14 +36,14 @@ class Expression(NamedTuple):
         return _error(self.option, self.whole, line, column, message, instead)
 
 
-def parse(option: str, text: str) -> tuple[Expression, ...]:
+def parse_all(option: str, text: str) -> tuple[Expression, ...]:
     """Read expressions separated by commas, each with a name before it (``size=arg0``) or without."""
     return tuple(_expression(option, text, part) for part in _parts(option, text))
 
 
 def parse_one(option: str, text: str) -> Expression:
     """Read one expression."""
-    found = parse(option, text)
+    found = parse_all(option, text)
     if len(found) > 1:
         raise found[1].error(found[1].line, found[1].column, "one expression is wanted here")
     return found[0]

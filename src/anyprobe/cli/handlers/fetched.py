@@ -19,9 +19,9 @@ def fetched(spec: str) -> tuple[Expression, ...]:
     """Return the fetch arguments of a spec that is such a line; nothing of any other."""
     if not _LINE.match(spec):
         return ()
-    from anyprobe.kprobes.events.definition import parse
+    from anyprobe.kprobes.events.definition import parse_definition
 
-    return tuple(each for argument in parse(spec.strip()).arguments for each in _expressions(spec, argument))
+    return tuple(each for argument in parse_definition(spec.strip()).arguments for each in _expressions(spec, argument))
 
 
 def _expressions(spec: str, argument: "FetchArgument") -> list[Expression]:

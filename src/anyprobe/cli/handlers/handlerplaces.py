@@ -99,7 +99,7 @@ def once_each(session: "Measured", *, each_mechanism: bool = False) -> AbstractC
     """
     if session.pid == KERNEL:
         return in_the_kernel(session).placing_once(each_mechanism=each_mechanism)
-    return on_process(session).placing_once()
+    return on_process(session).host.arming.placing_once()
 
 
 def one_by_one(session: "Measured", specs: "Sequence[AnySpec]", *, markers: bool = False) -> "list[AnySpec]":

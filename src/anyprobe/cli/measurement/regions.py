@@ -101,7 +101,6 @@ class Regions:
         from anyprobe.cli.handlers.handlerplaces import Ends, HandlerMaker, HandlerPlace, once_each
         from anyprobe.cli.handlers.knownfunctions import knowledge_of
         from anyprobe.handlers.types.annotations import u64
-        from anyprobe.probes.specs.spec import parse
 
         process_spec = targets.process_spec(spec)
         if process_spec.is_marker or process_spec.name != "entry":
@@ -111,7 +110,7 @@ class Regions:
         check_names(wanted, known.names, known.reason)
         for site in session.resolve(process_spec)[0]:
             name = session.shown("func", site.object.runtime(site.function.start))
-            self._specs[name] = site.canonical or str(parse(spec.text))
+            self._specs[name] = site.canonical or str(process_spec)
         place = HandlerPlace(spec, Ends.CALL)
         with once_each(session):
             HandlerMaker(

@@ -52,7 +52,7 @@ class Definition:
         return " ".join([head, *(f"{each.name}={each.text}" for each in self.arguments)])
 
 
-def parse(line: str) -> Definition:
+def parse_definition(line: str) -> Definition:
     """Read a line; raise ``DefinitionError``."""
     return _Parser(line).run()
 

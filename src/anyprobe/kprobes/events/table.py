@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from anyprobe.core.errors import KprobeError
 from anyprobe.handlers.frontend.collecting import MISSING
-from anyprobe.kprobes.events.definition import Definition, Point, parse
+from anyprobe.kprobes.events.definition import Definition, Point, parse_definition
 from anyprobe.kprobes.events.errors import DefinitionError, Problem
 from anyprobe.kprobes.events.places import addresses_of, places_of
 from anyprobe.kprobes.events.program import Program, program, shown
@@ -73,7 +73,7 @@ class Events:
             if not stripped:
                 continue
             try:
-                self._take(parse(stripped))
+                self._take(parse_definition(stripped))
             except DefinitionError as error:
                 self.error_log.append(error.log())
                 if strict(self._session):

@@ -86,7 +86,7 @@ def ledger_of(session: "Session", file_of: Callable[[Arena], int]) -> Ledger:
         if any(place.hook.strategy for place in timed.places)
     ]
     functions = [writing.counted(each.bank, each.offset) for each in groups if each.bank is not None]
-    return Ledger(found, tuple(writing.banks), tuple(sites), tuple(functions), session.ns_per_tick)
+    return Ledger(found, tuple(writing.banks), tuple(sites), tuple(functions), session.host.times.ns_per_tick)
 
 
 def read(ledger: Ledger, content: Bytes) -> Snapshot:

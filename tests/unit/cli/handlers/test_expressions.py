@@ -2,12 +2,12 @@
 
 import pytest
 
-from anyprobe.cli.handlers.expressions import parse, parse_one
+from anyprobe.cli.handlers.expressions import parse_all, parse_one
 from anyprobe.core.errors import HandlerError
 
 
 def test_commas_separate_and_names_may_stand_in_front():
-    found = parse("--print", "path=cstr(arg0, 64), arg1 == 2, (tid, cpu), size = arg2")
+    found = parse_all("--print", "path=cstr(arg0, 64), arg1 == 2, (tid, cpu), size = arg2")
     assert [(each.label, each.text) for each in found] == [
         ("path", "cstr(arg0, 64)"),
         ("arg1 == 2", "arg1 == 2"),
@@ -19,13 +19,13 @@ def test_commas_separate_and_names_may_stand_in_front():
 
 
 def test_a_comma_at_the_end_and_several_lines():
-    first, second = parse("--print", "arg0,\n  (arg1\n + tid),")
+    first, second = parse_all("--print", "arg0,\n  (arg1\n + tid),")
     assert (first.text, second.text) == ("arg0", "(arg1\n + tid)")
     assert second.names == (("arg1", 1, 3), ("tid", 2, 3))
 
 
 def test_characters_count_and_not_bytes():
-    (found,) = parse("--print", "'ä' + arg0")
+    (found,) = parse_all("--print", "'ä' + arg0")
     assert found.names == (("arg0", 0, 6),)
 
 
@@ -46,7 +46,7 @@ def test_characters_count_and_not_bytes():
 )
 def test_mistakes(text, column, message):
     with pytest.raises(HandlerError, match=message) as error:
-        parse("--print", text)
+        parse_all("--print", text)
     assert (error.value.file, error.value.line, error.value.column) == ("--print", 1, column)
 
 
