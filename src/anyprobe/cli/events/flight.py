@@ -53,6 +53,8 @@ class Flight:
     _matchers: dict[int, Matcher] = field(default_factory=dict)
     _dumped: int = 0
     """The time of the last event that was written because of a slow call."""
+    _slow_end: int | None = None
+    """When the first slow call ended that is in no file yet."""
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -68,22 +70,33 @@ class Flight:
             signal.signal(DUMP_SIGNAL, before)
 
     def keep(self, events: Events, frame: bytes) -> None:
-        """Keep a line, and let those go whose events are too old."""
-        newest = int(events.times[-1])
-        self._lines.append((newest, len(events), frame))
-        while self._lines[0][0] < newest - self.seconds * 1e9:
+        """Keep a line; ``let_go`` has the old ones go, when it is known whether a call among these events was slow."""
+        self._lines.append((int(events.times[-1]), len(events), frame))
+
+    def let_go(self) -> None:
+        """Let the lines go whose events are too old: before the last seconds, and before those of a slow call."""
+        if not self._lines:
+            return
+        oldest = self._lines[-1][0] - self._span
+        if self._slow_end is not None:
+            oldest = min(oldest, max(self._slow_end - self._span, self._dumped))
+        while self._lines[0][0] < oldest:
             _, count, _ = self._lines.popleft()
             self.overwritten += count
+
+    @property
+    def _span(self) -> int:
+        """The nanoseconds that are kept."""
+        return round(self.seconds * 1e9)
 
     def is_due(self, events: Events, jumping: set[int]) -> bool:
         """Return whether what there is is to be written: a signal has asked for it, or a call among these was slow.
 
-        Slow calls have that done once in so many seconds as there are: then each event is in one file.
+        Slow calls have that done once in so many seconds as there are; one that ends sooner is in the next file.
         """
         asked, self.asked = self.asked, False
         if self.slow_ns is None or not len(events):
             return asked
-        found = False
         order = np.argsort(events.threads, kind="stable")
         for chosen in np.split(order, np.flatnonzero(np.diff(events.threads[order])) + 1):
             own = events.part(chosen)
@@ -91,16 +104,16 @@ class Flight:
             ends = own.what & np.uint32((1 << END_BITS) - 1)
             others = matcher.match(own.times, own.what, own.frames).others
             known = (ends != ENTRY) & (ends != GAP) & (others != UNKNOWN)
-            found |= bool((own.times - others >= self.slow_ns)[known].any())
-        newest = int(events.times[-1])
-        if found and newest - self._dumped >= self.seconds * 1e9:
-            self._dumped = newest
-            return True
-        return asked
+            slow = own.times[known & (own.times - others >= self.slow_ns)]
+            if len(slow):
+                self._slow_end = min(int(slow[0]), self._slow_end or int(slow[0]))
+        return asked or (self._slow_end is not None and int(events.times[-1]) - self._dumped >= self._span)
 
     def dump(self, info: RunInfo, names: list[dict[str, Any]]) -> None:
         """Write what there is to a file of its own; a failure is said, and the recording goes on."""
         self.dumps += 1
+        if self._slow_end is not None:
+            self._slow_end, self._dumped = None, self._lines[-1][0]
         path = f"{self.path.removesuffix(helping.ARCHIVES)}-{self.dumps}{helping.ARCHIVES}"
         try:
             with open(f"{path}.part", "wb") as file:

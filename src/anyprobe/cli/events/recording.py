@@ -239,7 +239,9 @@ class Recorder:
         if flight is None:
             return
         jumping = {at for at, each in enumerate(self._functions) if each.jumps}
-        if flight.is_due(waiting, jumping) or final:
+        is_due = flight.is_due(waiting, jumping)
+        flight.let_go()
+        if is_due or final:
             self._named = 0
             names = self._new_names(again=True)
             if self.lost:
