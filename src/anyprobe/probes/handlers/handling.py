@@ -437,13 +437,15 @@ class Handling:
     def aggregations(self) -> tuple[AggregationResult, ...]:
         """Return what the aggregations have counted in this process."""
         self._follow_code()
-        return tuple(view.result() for view in self._views.values() if isinstance(view, TableView))
+        with self._session.symbols.looking_once():
+            return tuple(view.result() for view in self._views.values() if isinstance(view, TableView))
 
     def maps(self) -> tuple[MapResult, ...]:
         """Return what the maps hold that are to be shown, in this process."""
         self._follow_code()
         views = [each for each in self._views.values() if isinstance(each, MapView) and each.layout.map.shown]
-        return tuple(MapResult(each.layout.map.name, each.layout.map.by, each.items()) for each in views)
+        with self._session.symbols.looking_once():
+            return tuple(MapResult(each.layout.map.name, each.layout.map.by, each.items()) for each in views)
 
     def misses(self) -> dict[str, int]:
         """Return what went wrong in handlers, by kind."""
@@ -466,7 +468,9 @@ class Handling:
             ring = self._storages.get(key)
             if isinstance(view, RingReader) and isinstance(ring, Ring):
                 found = view.drain(final=final, until=until)
-                yield str(key), ring.format, named(found, ring.layout.record, self.shown)
+                with self._session.symbols.looking_once():
+                    rows = named(found, ring.layout.record, self.shown)
+                yield str(key), ring.format, rows
 
     def reader_of(self, name: str) -> RingReader | None:
         """Return what reads the records of a name, None if there are none of them."""

@@ -1,6 +1,7 @@
 """Addresses by name: ``libc.so.6:malloc+0x1c``, ``a.out:table+0x8``, also of a program that has ended."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from anyprobe.binary.objects.demangle import spellings
@@ -42,6 +43,27 @@ class Symbols(Generic[_Objects]):
         self._known: dict[int, str] = {}
         self._callers: dict[int, str] = {}
         self._types: dict[int, str] = {0: NO_TYPE}
+        self._unknown: set[int] | None = None
+        """Addresses in no object, where what is loaded is read once for all of them; none of them before it was."""
+
+    @contextmanager
+    def looking_once(self) -> Iterator[None]:
+        """Read what is loaded once at most within the block, however many addresses lie in no object known before.
+
+        Results can have thousands of them: locks and keys on the heap. What the program loads within the block is a
+        number there, and has its name the next time.
+        """
+        if self._unknown is not None:  # within another one
+            yield
+            return
+        self._unknown = set()
+        try:
+            yield
+        finally:
+            for address in self._unknown:
+                for known in (self._known, self._callers, self._types):
+                    known.pop(address, None)
+            self._unknown = None
 
     def name(self, address: int) -> str:
         """Return the function or the variable that an address lies in, and how far; the number where there is none."""
@@ -81,12 +103,14 @@ class Symbols(Generic[_Objects]):
     def _holding(self, address: int) -> "LoadedObject | None":
         """Return the object that an address lies in, also one that has been loaded since the last look."""
         loaded = self.objects.holding(address)
-        if loaded is None:
+        if loaded is None and not self._unknown:
             try:
                 self.objects.refresh()
             except TargetError:  # it is gone, and so is what was loaded since
                 return None
             loaded = self.objects.holding(address)
+        if loaded is None and self._unknown is not None:
+            self._unknown |= {address, address + 1}  # a caller is known by where it goes on
         return loaded
 
     def _named(self, address: int, more: int = 0) -> str:
