@@ -5,7 +5,10 @@ import re
 
 import pytest
 
+from anyprobe.cli import main
+from anyprobe.data.snapshots.metrics import METRICS
 from live.test_command_line import anyprobe
+from support import stack_metric
 from support.driver import build
 
 pytestmark = pytest.mark.live
@@ -90,6 +93,26 @@ def test_the_table_has_a_curve(tmp_path):
     text = anyprobe("metric", "a.out:section", "a.out:endless", "--every", "0.5", "--", program).stderr
     assert re.search(r"^ +0\.5 s +[\d.]+ threads  section \(sections\)$", text, re.MULTILINE)
     assert re.search(r"^ *[\d.]+ +[\d.]+ +[\d.]+  [\u2800-\u28ff]+ +section +sections", text, re.MULTILINE)
+
+
+def test_a_metric_with_handlers_of_its_own(monkeypatch, tmp_path):
+    program = """
+    #include <alloca.h>
+    #include <unistd.h>
+    __attribute__((noinline)) long work(long n) { __asm__ volatile("" : "+r"(n)); return n; }
+    __attribute__((noinline)) long low(long n) { volatile char *some = alloca(4096); *some = 1; return work(n) + 1; }
+    int main(void) { for (int n = 0; n < 100; n++) { low(work(n)); usleep(3000); } return 0; }
+    """
+    monkeypatch.setitem(METRICS, stack_metric.NAME, stack_metric.METRIC)
+    out = tmp_path / "out"
+    arguments = ["--of", "stack", "a.out:work", "a.out:low", "--every", "0.1", "--json", "-o", str(out)]
+    assert main(["metric", *arguments, "--", str(build("stacks.c", "-O1", text=program))]) == 0
+    *numbers, end = map(json.loads, out.read_text().splitlines())
+    found = {each["function"]: each["value"] for each in end["functions"]}
+    assert (end["of"], end["unit"], {each["of"] for each in numbers}) == ("stack", "bytes", {"stack"})
+    assert found["low"] % 16 == 8  # the return address alone is on top of whole pairs of words
+    assert 2 * (found["work"] - found["low"]) in range(4096, 4096 + 128)  # every other call is made by main
+    assert all(abs(each["value"] - found[each["spec"].split(":")[2]]) < 100 for each in numbers)
 
 
 @pytest.mark.parametrize(

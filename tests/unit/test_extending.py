@@ -2,13 +2,22 @@
 
 import io
 import sys
+import time
 
 import pytest
 
 from anyprobe import cli
 from anyprobe.cli.measurement import measuring
+from anyprobe.cli.measurement.cpu_times import OwnValues
+from anyprobe.data.snapshots.interval import since
+from anyprobe.data.snapshots.metrics import METRICS, series_of
 from anyprobe.exporters import base
+from anyprobe.probes.providers import provided
+from anyprobe.probes.specs.spec import parse
+from support import stack_metric
+from support.driver import MissingTool
 from support.sample_snapshots import snapshot
+from support.simulated.compiled import CompiledProgram
 
 EXPORTER = """
 from anyprobe.exporters import base
@@ -37,6 +46,25 @@ def command(name):
     click.echo(f"hello {name}")
     return 0
 """
+
+PROGRAM = """
+static unsigned long seen[6], calls;
+unsigned long entered(unsigned long number) { return seen[number]; }
+__attribute__((noinline)) long deep(long n) {
+    seen[calls++] = (unsigned long)__builtin_dwarf_cfa() - 8; /* where the call has left its return address */
+    return n ? deep(n - 1) + 1 : 0;
+}
+"""
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    """Return a program that notes how deep its stack is."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    try:
+        return CompiledProgram(PROGRAM)
+    except MissingTool as missing:
+        pytest.skip(f"{missing} is not installed")
 
 
 @pytest.fixture
@@ -67,6 +95,47 @@ def test_a_command_is_one_file(module, monkeypatch, capsys):
     assert capsys.readouterr().out == "hello you\n"
     cli.main(["--help"])
     assert "Greet a name." in capsys.readouterr().out
+
+
+def test_a_provider_is_one_file(monkeypatch, program):
+    monkeypatch.setitem(provided.REGISTRY, "timer", "support.timer_provider")
+    with program.session() as session:
+        deep, timer = session.count("a.out:deep", "timer:1ms,0ms")
+        assert deep.armed
+        assert timer.armed
+        program.call("deep", 3)
+        began = time.monotonic()
+        while (waited := time.monotonic() - began) < 0.002:
+            pass
+        hits = {site.spec.rpartition("!")[2]: site.hits for site in session.snapshot().sites}
+        assert hits.pop("timer:1ms") >= int(waited * 1000)
+        assert [*hits.values()] == [4]
+        assert [spec for spec, _ in session.refused] == ["timer:0ms"]
+
+
+def test_a_metric_is_one_file(monkeypatch, program):
+    monkeypatch.setitem(METRICS, stack_metric.NAME, stack_metric.METRIC)
+    values = OwnValues(stack_metric.METRIC)
+    with program.session() as session:
+        values.arm(session, [parse("a.out:deep")])
+        (top,) = (each.end for each in session.mappings() if each.path == "[stack]")
+        program.call("deep", 3)
+        before = values.seen(session.snapshot())
+        program.call("deep", 1)
+        together = values.seen(session.snapshot())
+    entered = [top - program.call("entered", number) for number in range(6)]
+    interval = since(together, before, "")
+    (found,) = series_of(stack_metric.METRIC, [since(before, None, ""), interval], together)
+    assert found.value == sum(entered) / 6
+    assert found.values == [sum(entered[:4]) / 4, sum(entered[4:]) / 2]
+
+
+def test_a_metric_that_is_registered_is_an_option(monkeypatch, capsys):
+    assert cli.main(["metric", "--of", "stack", "libc:malloc"]) == 2
+    assert "'stack' is not one of 'calls'" in capsys.readouterr().err
+    monkeypatch.setitem(METRICS, stack_metric.NAME, stack_metric.METRIC)
+    assert cli.main(["metric", "--of", "stack", "--by", "tid", "libc:malloc", "--", "/bin/true"]) == 2
+    assert "--of stack is of all calls of functions" in capsys.readouterr().err
 
 
 def plan(**settings):

@@ -120,7 +120,7 @@ class SimulatedTarget:
         number = len(self.running)
         start = STACKS - 2 * number * STACK_BYTES
         self.mem.add(start - PAGE, PAGE, "---p")
-        self.mem.add(start, STACK_BYTES, "rw-p")
+        self.mem.add(start, STACK_BYTES, "rw-p", "" if number else "[stack]")
         block = start + STACK_BYTES - PAGE
         for at in _SELF:
             self.mem.write(block + at, block.to_bytes(8, "little"))

@@ -5,15 +5,24 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anyprobe.cli.syntax import helping, options
+from anyprobe.data.snapshots.metrics import METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from anyprobe.cli.programs.targets import AnySpec, Measured
 
-_OF = ("calls", "throughput", "wall", "concurrency", "cpu", "off", "waiting")
 _EVERY = 1.0
 """Seconds of an interval."""
+
+
+class MetricName(click.Choice[str]):
+    """The name of a metric."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ANN401
+        """Return the name, if there is such a metric by now."""
+        self.choices = tuple(METRICS)
+        return super().convert(value, param, ctx)
 
 
 @click.command("metric", cls=helping.Command, starts=True)
@@ -21,7 +30,7 @@ _EVERY = 1.0
 @click.option("--from", "begins", metavar="SPEC", multiple=True, help="Where a region begins; repeatable.")
 @click.option("--to", "ends", metavar="SPEC", multiple=True, help="Where it ends; repeatable.")
 @click.option(
-    "--of", "what", type=click.Choice(_OF), default="concurrency", show_default=True, help="What is measured."
+    "--of", "what", type=MetricName(METRICS), default="concurrency", show_default=True, help="What is measured."
 )
 @options.when
 @click.option("--by", metavar="EXPR,...", help="A series for each: pid, tid, comm, arg0, cstr(arg0, 64), ...")
@@ -58,14 +67,13 @@ def command(
     from anyprobe.cli.measurement import cpu_times, measuring
     from anyprobe.cli.measurement.metering import Meter
     from anyprobe.cli.programs import targets
-    from anyprobe.data.snapshots.metrics import Metric
 
     if settings["format"] not in {None, "json"}:
         raise click.UsageError(f"metric writes a table or --json, not --format {settings['format']}")
     if bool(begins) != bool(ends) or bool(specs) == bool(begins):
         raise click.UsageError("metric is of functions, SPEC..., or of a region, with --from SPEC and --to SPEC")
     specs = specs or (*begins, *ends)
-    metric = Metric(what)
+    metric = METRICS[what]
     target = targets.choose(pids, names, program, specs, **targets.selected(settings))
     if target.kernel:
         raise click.UsageError("metric is of functions of processes, not of the kernel")
@@ -73,6 +81,8 @@ def command(
     settings["every"] = settings["every"] or _EVERY
     own: dict[str, Any] = {"render": Meter(metric, as_json=as_json), "spaced": not as_json}
     if begins or by is not None or when is not None:
+        if metric.arm is not None:
+            raise click.UsageError(f"--of {metric} is of all calls of functions, without --by, --when and regions")
         from anyprobe.cli.handlers import expressions
         from anyprobe.cli.measurement.regions import Regions
 
@@ -85,10 +95,10 @@ def command(
             ends,
         )
         own |= {"arm": regions.arm, "seen": regions.seen}
-    elif metric.needs_cpu_time:
+    elif metric.needs_cpu_time or metric.arm is not None:
         targets.check_pending(target, pending)
-        cpu = cpu_times.CpuTimes()
-        own |= {"arm": cpu.arm, "seen": cpu.seen}
+        values = cpu_times.OwnValues(metric) if metric.arm is not None else cpu_times.CpuTimes()
+        own |= {"arm": values.arm, "seen": values.seen}
     else:  # by self times it is known which calls of a recursion are the outermost ones
         own |= {"arm": _arm, "self_time": True}
     plan = measuring.Plan(specs=target.read(specs), pending=pending, format=None, **own, **settings)

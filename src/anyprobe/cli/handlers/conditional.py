@@ -1,7 +1,7 @@
 """``count`` and ``time`` under a condition: handlers count what it holds for, and results have the usual form."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -226,6 +226,27 @@ class Times(_Conditional):
             for each, function in zip(entries, functions, strict=True)
         ]
         return replace(snapshot, sites=tuple(sites), functions=tuple(functions))
+
+
+def with_functions(
+    snapshot: "Snapshot", names: Collection[str], timing: "Callable[[SiteResult, str], FunctionTiming]"
+) -> "Snapshot":
+    """Return results with a function for each entry, in the stead of what handlers have counted under some names.
+
+    Args:
+        snapshot: what was counted.
+        names: of aggregations, which are left out.
+        timing: returns the function from its entry, and from the name that keys have of it.
+    """
+    lost = {each.name: {"no room": each.dropped} for each in snapshot.aggregations if each.dropped}
+    entries = [each for each in snapshot.sites if each.kind == "entry"]
+    return replace(
+        snapshot,
+        sites=(),
+        functions=tuple(timing(each, f"{each.module}:{each.function}") for each in entries),
+        aggregations=tuple(each for each in snapshot.aggregations if each.name not in names),
+        dropped={**snapshot.dropped, **lost},
+    )
 
 
 def timing_of(site: "SiteResult", cell: "CellValue | None", tails: "CellValue | None") -> "FunctionTiming":

@@ -127,6 +127,7 @@ def _calls_since(after: FunctionTiming, before: FunctionTiming | None) -> Functi
         unmatched=after.unmatched - before.unmatched,
         sum_ns=after.sum_ns - before.sum_ns,
         running_ns=after.running_ns - before.running_ns,
+        measured=after.measured - before.measured,
         min_ns=max(buckets[0][0], after.min_ns) if buckets else 0.0,
         max_ns=min(buckets[-1][1], after.max_ns) if buckets else 0.0,
         buckets=buckets,

@@ -1,10 +1,11 @@
 """What happens in functions as numbers over time: how often they are called, how long threads are in them, how many."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from typing import TYPE_CHECKING, Any
 
-from anyprobe.data.snapshots.snapshot import FunctionTiming, Snapshot
+if TYPE_CHECKING:
+    from anyprobe.data.snapshots.snapshot import FunctionTiming, Snapshot
 
 LEFT, NESTED, UNBEGUN = "left", "nested", "ended without a beginning"
 """What regions and calls that handlers measure have besides their times: how often threads came to a beginning again
@@ -12,57 +13,56 @@ without an end, or deeper in the stack before the end, and to an end without a b
 Keys = tuple[tuple[str, int | str], ...]
 
 
-class Metric(StrEnum):
+@dataclass(frozen=True, slots=True)
+class Metric:
     """What is measured of a function in each interval; KernInst's metrics in today's words."""
 
-    CALLS = "calls"
-    """Calls that have ended."""
-    THROUGHPUT = "throughput"
-    """Calls that have ended, for each second."""
-    WALL = "wall"
-    """Seconds that threads were in it, together: of recursion the outermost call."""
-    CONCURRENCY = "concurrency"
-    """Threads that were in it, on average: ``WALL`` by the length of the interval."""
-    CPU = "cpu"
-    """Seconds of ``WALL`` that were on processors, of calls that have ended."""
-    OFF = "off"
-    """Seconds of ``WALL`` that were not, of calls that have ended."""
-    WAITING = "waiting"
-    """Threads that were in it and on no processor, on average."""
+    name: str
+    unit: str
+    """What its numbers count."""
+    number: "Callable[[FunctionTiming, float], float]"
+    """Returns the number of a function from its calls in an interval of some seconds."""
+    needs_cpu_time: bool = False
+    """Whether calls have to be measured by the clock of processors, too."""
+    counts: bool = False
+    """Whether it is how often calls are made, and not how long they take."""
+    arm: Callable[[Any, Sequence[Any]], object] | None = None
+    """Places handlers of its own in a session, at some specs: they add up values in the aggregation of its name, by
+    ``func``, and the sum of a function is its timing's ``measured``."""
 
-    @property
-    def unit(self) -> str:
-        """What its numbers count."""
-        return _UNITS[self]
+    def __str__(self) -> str:
+        """Return the name."""
+        return self.name
 
-    @property
-    def needs_cpu_time(self) -> bool:
-        """Whether calls have to be measured by the clock of processors, too."""
-        return self in {Metric.CPU, Metric.OFF, Metric.WAITING}
-
-    @property
-    def counts(self) -> bool:
-        """Whether it is how often calls are made, and not how long they take."""
-        return self in {Metric.CALLS, Metric.THROUGHPUT}
-
-    def of(self, timing: FunctionTiming, seconds: float) -> float | None:
+    def of(self, timing: "FunctionTiming", seconds: float) -> float | None:
         """Return the number of a function in an interval of some seconds; None where there is none."""
-        if not seconds:
-            return None
-        if self.needs_cpu_time:
-            cpu_ns, off_ns = (0.0, 0.0) if timing.cpu is None else (timing.cpu.cpu_ns, timing.cpu.off_ns)
-            return (cpu_ns if self is Metric.CPU else off_ns) / 1e9 / (seconds if self is Metric.WAITING else 1.0)
-        if self.counts:
-            return timing.count / (seconds if self is Metric.THROUGHPUT else 1)
-        wall = timing.nested.outermost_ns if timing.nested else timing.sum_ns
-        wall += timing.open_ns + timing.running_ns
-        return max(wall, 0.0) / 1e9 / (seconds if self is Metric.CONCURRENCY else 1.0)
+        return self.number(timing, seconds) if seconds else None
 
 
-_UNITS = {
-    Metric.CALLS: "calls", Metric.THROUGHPUT: "calls/s", Metric.WALL: "s", Metric.CONCURRENCY: "threads",
-    Metric.CPU: "s", Metric.OFF: "s", Metric.WAITING: "threads",
-}  # fmt: skip
+def _wall(timing: "FunctionTiming") -> float:
+    """Return the seconds that threads were in a function, together: of recursion the outermost call."""
+    wall = timing.nested.outermost_ns if timing.nested else timing.sum_ns
+    return max(wall + timing.open_ns + timing.running_ns, 0.0) / 1e9
+
+
+def _off(timing: "FunctionTiming") -> float:
+    """Return the seconds of calls that have ended that were on no processor."""
+    return timing.cpu.off_ns / 1e9 if timing.cpu else 0.0
+
+
+METRICS = {
+    each.name: each
+    for each in (
+        Metric("calls", "calls", lambda timing, _: float(timing.count), counts=True),  # that have ended
+        Metric("throughput", "calls/s", lambda timing, seconds: timing.count / seconds, counts=True),
+        Metric("wall", "s", lambda timing, _: _wall(timing)),
+        Metric("concurrency", "threads", lambda timing, seconds: _wall(timing) / seconds),
+        Metric("cpu", "s", lambda timing, _: timing.cpu.cpu_ns / 1e9 if timing.cpu else 0.0, needs_cpu_time=True),
+        Metric("off", "s", lambda timing, _: _off(timing), needs_cpu_time=True),
+        Metric("waiting", "threads", lambda timing, seconds: _off(timing) / seconds, needs_cpu_time=True),
+    )
+}
+"""All metrics by their names; those that are added here are known to ``metric --of``, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Series:
     module: str
     function: str
     value: float | None
-    """The number over all the time; of ``CALLS``, ``WALL``, ``CPU`` and ``OFF`` it is their sum."""
+    """The number over all the time; of ``calls``, ``wall``, ``cpu`` and ``off`` it is their sum."""
     points: tuple[tuple[float, float], ...]
     """For each interval the seconds at its end, from the beginning of the first one, and its number."""
     keys: Keys = ()
@@ -90,18 +90,18 @@ def shown_keys(keys: Keys) -> str:
     return "".join(f" {name}={value}" for name, value in keys)
 
 
-def times_of(snapshot: Snapshot, name: str) -> int:
+def times_of(snapshot: "Snapshot", name: str) -> int:
     """Return how often ``LEFT``, ``NESTED`` or ``UNBEGUN`` was the case."""
     return sum(each.total.count for each in snapshot.aggregations if each.name == name)
 
 
-def points_of(metric: Metric, interval: Snapshot) -> dict[tuple[str, int], float]:
+def points_of(metric: Metric, interval: "Snapshot") -> dict[tuple[str, int], float]:
     """Return the number of each function in an interval, by its spec and address."""
     found = {(each.spec, each.address): metric.of(each, interval.duration_s) for each in interval.functions}
     return {key: value for key, value in found.items() if value is not None}
 
 
-def series_of(metric: Metric, intervals: Sequence[Snapshot], together: Snapshot) -> list[Series]:
+def series_of(metric: Metric, intervals: "Sequence[Snapshot]", together: "Snapshot") -> list[Series]:
     """Return the numbers of all functions, the highest ones first; 0 in intervals without a number."""
     seconds, points = 0.0, dict[tuple[str, int], list[tuple[float, float]]]()
     wanted = [(each.spec, each.address) for each in together.functions]

@@ -32,7 +32,7 @@ the caller goes on."""
 MARKERS: frozenset[Kind] = frozenset({"usdt"})
 """Kinds of which all places together are what was asked for."""
 _CALLS = ("count", "tail_exits", "unmatched", "sum_ns", "nmissed", "in_flight", "learning", "left", "callers")
-_ADDED = (*_CALLS, "open_ns", "running_ns")
+_ADDED = (*_CALLS, "open_ns", "running_ns", "measured")
 """What of calls is added up."""
 _MANY: frozenset[Kind] = MARKERS | {"insn", "block", "run", "call", "taken", "undecided"}
 """Kinds of which one spec may mean many places that can be told of as one."""
@@ -147,6 +147,7 @@ class FunctionTiming(Brief, histogram.Percentiles):
     """The time, up to the program's end, of calls that it has ended in: of recursion the outermost one's."""
     running_ns: float = 0.0
     """The time so far of calls that run when the results are read: of recursion the outermost one's."""
+    measured: float = 0.0  # the sum over its calls of what a metric's own handlers have measured
     open_is_bound: bool = False
     """Whether they have taken no more than that, as the program's end was seen, and not told by itself."""
     exit_kind: ExitKind | None = None
@@ -253,7 +254,6 @@ class FunctionTiming(Brief, histogram.Percentiles):
 
         every = (self, *others)
         with_calls = [timing for timing in every if timing.count]
-        nested = [timing.nested for timing in every if timing.nested is not None]
         return dataclasses.replace(
             self,
             **sums_by_name(every, _ADDED),
@@ -262,7 +262,7 @@ class FunctionTiming(Brief, histogram.Percentiles):
             max_ns=max((timing.max_ns for timing in with_calls), default=0.0),
             buckets=histogram.added(*(timing.buckets for timing in with_calls)),
             callers_refused=summed(timing.callers_refused for timing in every),
-            nested=reduce(lambda one, other: one.plus(other), nested) if nested else None,
+            nested=reduce(both, (timing.nested for timing in every), None),
             cpu=reduce(both, (timing.cpu for timing in with_calls), None),
             taken=all_taken(timing.taken for timing in with_calls) if with_calls else self.taken,
         )

@@ -54,7 +54,7 @@ class ModuleReconciler:
         self._host, self.lock = host, host.lock
         self._times, self._handlers, self._installer = times, handlers, installer
         self._make_fork_children = fork_children
-        self.providers = Providers()
+        self.providers = Providers(host.process)
         self._loads: LoadGate | None = None
         self.fork_children: ForkChildren | None = None
         self.desired = DesiredState()

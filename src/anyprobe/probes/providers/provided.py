@@ -1,5 +1,6 @@
 """Probes of providers other than the session's own one for functions."""
 
+import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from anyprobe.data.snapshots.snapshot import SiteResult
     from anyprobe.probes.providers.base import Attachment, Provider
     from anyprobe.probes.specs.parts import Spec
+    from anyprobe.target.base import RunningProcess
 
 
 @dataclass(eq=False, repr=False)
@@ -31,12 +33,18 @@ class ProvidedProbe(Probe):
         return any(each.armed for each in self.attachments)
 
 
+REGISTRY: dict[str, str] = {}
+"""Further providers of all sessions: the first part of their specs, and the module whose ``PROVIDER`` makes one."""
+
+
 class Providers:
     """The providers of one session beside its own, in the order in which they are asked."""
 
-    def __init__(self) -> None:
-        """Have none yet."""
+    def __init__(self, process: "RunningProcess | None" = None) -> None:
+        """Have none yet; those of the registry are made for ``process`` when a spec asks for them."""
+        self._process = process
         self._providers: list[Provider[Any]] = []
+        self._made: set[str] = set()
 
     def add(self, provider: "Provider[Any]") -> None:
         """Ask one more, before those that are there."""
@@ -44,6 +52,10 @@ class Providers:
 
     def claiming(self, spec: "Spec") -> "Provider[Any] | None":
         """Return whose spec it is, None for one about functions."""
+        head = spec.text.partition(":")[0]
+        if head in REGISTRY and head not in self._made:
+            self._made.add(head)
+            self.add(importlib.import_module(REGISTRY[head]).PROVIDER(self._process))
         return next((each for each in self._providers if each.claims(spec)), None)
 
     def refuse_handlers(self, specs: "Sequence[Spec]", what: str) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from anyprobe.data.snapshots.cpu_time import CpuTime
 from anyprobe.data.snapshots.interval import since
-from anyprobe.data.snapshots.metrics import Metric, series_of, shown_keys
+from anyprobe.data.snapshots.metrics import METRICS, series_of, shown_keys
 from anyprobe.data.snapshots.processes import ProcessInfo
 from anyprobe.data.snapshots.snapshot import FunctionTiming, Snapshot
 from anyprobe.reports.metrics import curve
@@ -29,8 +29,8 @@ def timing(**fields):
 def test_a_number_is_of_the_calls_of_an_interval_and_of_those_under_way(metric, value):
     cpu = CpuTime(1e9, 3e9, 0.0)
     found = timing(count=6, sum_ns=4e9, running_ns=1e9, cpu=cpu)
-    assert Metric(metric).of(found, 2.0) == pytest.approx(value)
-    assert Metric(metric).of(found, 0.0) is None
+    assert METRICS[metric].of(found, 2.0) == pytest.approx(value)
+    assert METRICS[metric].of(found, 0.0) is None
 
 
 def test_parts_of_a_call_are_in_the_intervals_in_which_they_were():
@@ -41,7 +41,7 @@ def test_parts_of_a_call_are_in_the_intervals_in_which_they_were():
         after = Snapshot(TARGET, seconds, functions=(timing(count=count, sum_ns=sum_ns, running_ns=running_ns),))
         intervals.append(since(after, before, ""))
         before = after
-    (found,) = series_of(Metric.CONCURRENCY, intervals, before)
+    (found,) = series_of(METRICS["concurrency"], intervals, before)
     assert found.points == ((1, 0.5), (2, 1.0), (3, 0.5), (4, 0.0))
     assert found.value == 0.5
 
@@ -61,14 +61,14 @@ def test_concurrency_by_intervals_is_the_time_of_all_calls_as_far_as_they_are_wi
         intervals.append(since(after, before, ""))
         before = after
     truth = sum(max(min(end, moment) - begin, 0.0) for begin, end in calls)
-    (found,) = series_of(Metric.CONCURRENCY, intervals, before)
+    (found,) = series_of(METRICS["concurrency"], intervals, before)
     last, summed = 0.0, 0.0
     for at, value in found.points:
         summed += value * (at - last)
         last = at
     assert summed == pytest.approx(truth, abs=1e-6)
     assert found.value * moment == pytest.approx(truth, abs=1e-6)
-    (wall,) = series_of(Metric.WALL, intervals, before)
+    (wall,) = series_of(METRICS["wall"], intervals, before)
     assert sum(wall.values) == pytest.approx(truth, abs=1e-6)
 
 
@@ -76,7 +76,7 @@ def test_rows_of_one_function_are_told_apart_and_stay_apart_over_intervals():
     rows = [timing(count=n + 1, keys=(("tid", n),)) for n in range(3)]
     rows = tuple(replace(each, address=number) for number, each in enumerate(rows))
     after = Snapshot(TARGET, 1.0, functions=rows)
-    found = series_of(Metric.CALLS, [since(after, None, "")], after)
+    found = series_of(METRICS["calls"], [since(after, None, "")], after)
     assert [(each.keys, each.value, each.values) for each in found] == [
         ((("tid", n),), n + 1, [n + 1]) for n in (2, 1, 0)
     ]
