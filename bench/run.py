@@ -1,8 +1,8 @@
 """The benchmarks: raw figures and ratios against other tools in one run.
 
 ``python bench/run.py [--quick] [ROW...]``, a row by its group: shell, start, attach, entry, timing, returns, truth,
-disarmed, arming, analysis, blocks, python, cover, coverage, data, handlers, record, locks, kprobes, usdt, following,
-server, kernel, splices.
+disarmed, arming, analysis, blocks, python, cover, coverage, data, handlers, break, record, locks, kprobes, usdt,
+following, server, kernel, splices.
 """
 
 import argparse
@@ -21,6 +21,7 @@ def groups() -> dict[str, object]:
     """Return the groups of rows by name."""
     import archive_rows
     import blocks
+    import break_rows
     import cover_rows
     import coverage_rows
     import data_rows
@@ -57,6 +58,7 @@ def groups() -> dict[str, object]:
         "coverage": coverage_rows.coverage_rows,
         "data": data_rows.data_rows,
         "handlers": handler_rows.handler_rows,
+        "break": break_rows.break_rows,
         "archives": archive_rows.archive_rows,
         "record": record_rows.record_rows,
         "locks": lock_rows.lock_rows,

@@ -34,6 +34,9 @@ __attribute__((noinline, noclone, noipa, aligned(64))) int marked(int x) {
     return r ^ r >> 3;
 }
 
+struct pair { long first, second; };
+__attribute__((noinline, noclone, noipa, aligned(64))) int member(int x, struct pair *p) { p->first += x; p->second = x ^ p->first; return (int)p->second + x; }
+
 static char function[32];
 static long calls;
 static double cost[64];
@@ -45,6 +48,7 @@ static double now(void) {
     return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
 }
 __attribute__((noinline, aligned(64))) static int loop_work(long n, int r) { while (n--) r = work(r); return r; }
+__attribute__((noinline, aligned(64))) static int loop_member(long n, int r) { struct pair *all = calloc(64, sizeof *all); while (n--) r = member(r, &all[n & 63]); free(all); return r; }
 __attribute__((noinline, aligned(64))) static int loop_leaf4(long n, int r) { while (n--) r = leaf4(r); return r; }
 __attribute__((noinline, aligned(64))) static int loop_nop5(long n, int r) { while (n--) r = nop5(r); return r; }
 __attribute__((noinline, aligned(64))) static int loop_marked(long n, int r) { while (n--) r = marked(r); return r; }
@@ -61,6 +65,7 @@ static void *run(void *argument) {
           : !strcmp(function, "tailed") ? loop_tailed(calls, 1)
           : !strcmp(function, "pointer_to_tailed") ? loop_pointer(calls, 1, tailed)
           : !strcmp(function, "pointer_to_leaf4") ? loop_pointer(calls, 1, leaf4)
+          : !strcmp(function, "member") ? loop_member(calls, 1)
           : !strcmp(function, "nop5") ? loop_nop5(calls, 1)
           : !strcmp(function, "marked") ? loop_marked(calls, 1) : loop_rdtsc(calls, 1);
     cost[index] = (now() - start) / (double)calls;

@@ -76,6 +76,10 @@ class Number(NamedTuple):
     steps: tuple[tuple[int, bool], ...] = ()
     """Width and signedness of each conversion."""
     signed: bool = False
+    path: tuple[int, ...] = ()
+    """Where it is a number in memory: what is added to the word, and then to each pointer that is read on the way."""
+    read: tuple[int, bool] = (64, False)
+    """Width and signedness of that number."""
 
 
 class Comparison(NamedTuple):

@@ -23,7 +23,8 @@ from anyprobe.core.code import BpfProgram, Input, InputKind, NativeCode, Storage
 from anyprobe.core.errors import TargetError
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.ir import show
-from anyprobe.handlers.x86.trivial import comparisons_of, trivial_code
+from anyprobe.handlers.x86.conditions import comparisons_of
+from anyprobe.handlers.x86.trivial import trivial_code
 
 if TYPE_CHECKING:
     from anyprobe.handlers.bpf.layouts import Passed

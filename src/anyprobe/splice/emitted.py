@@ -10,17 +10,20 @@ from dataclasses import dataclass, field
 from anyprobe.core.bulk import bulk_dataclass
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy
 
+ENTRY_BYTES = 16
+"""Bytes of a landing for each number of a trap."""
+
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """Where a thread goes whose displaced instruction has faulted; all by address."""
+    """Where a thread goes whose displaced instruction, or read of a guard, has faulted; all by address."""
 
     copy: int
-    """The displaced copy that a probe waits for to fault."""
+    """The displaced copy that a probe waits for to fault, or the read."""
     entries: int
-    """Sixteen bytes for each number of a trap."""
-    again: int
-    """The copy that runs if no handler has handled the fault: what it raises is the program's."""
+    """``ENTRY_BYTES`` for each number of a trap."""
+    again: int = 0
+    """The copy that runs if no handler has handled the fault: what it raises is the program's. 0: a guard has none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -52,13 +52,6 @@ def trivial_code(handler: ir.Function) -> NativeCode | None:
     return _Writer(handler, update.storage, table).run(tuple(reader.conditions), value, cell)
 
 
-def comparisons_of(handler: ir.Function) -> tuple[Comparison, ...]:
-    """Return the comparisons that are all that a condition is about; none of one that is about something else."""
-    reader = _ConditionReader()
-    is_whole = handler.result == boolean and reader.read(handler.body)
-    return tuple(reader.conditions) if is_whole and len(reader.conditions) <= CONDITIONS else ()
-
-
 class Reader:
     """Finds the one update of a handler, and under which comparisons, all of which have to hold, it is made."""
 
@@ -130,7 +123,8 @@ class Reader:
                 inner = self.number(operand)
                 if inner is None or len(inner.steps) == _STEPS:
                     return None
-                return Number(inner.word, inner.steps if bits == 64 else (*inner.steps, (bits, signed)), signed)
+                steps = inner.steps if bits == 64 else (*inner.steps, (bits, signed))
+                return inner._replace(steps=steps, signed=signed)
             case ir.Convert(operand, PointerType()):
                 return self.number(operand)
             case _:
@@ -148,33 +142,6 @@ class Reader:
                 return Comparison(shown, number._replace(signed=left.type.signed), constant)
             case _:
                 return None
-
-
-class _ConditionReader(Reader):
-    """Reads a function that is true where some comparisons hold, and does nothing else."""
-
-    def read(self, body: ir.Body) -> bool:
-        """Return whether a body is that."""
-        match body:
-            case (
-                ir.Block(label, (*_, ir.Assign(ir.Local(name, _), ir.Const(1))) as inner),
-                ir.Return(ir.Local(result)),
-            ):
-                return name == result and self._read_block(inner, label)
-            case _:
-                return False
-
-    def _read_block(self, body: ir.Body, label: str) -> bool:
-        for each in body:
-            match each:
-                case ir.Assign(local, value) if self._assign(local, value):
-                    continue
-                case ir.If(condition, (ir.Leave(left),), ()) if left == label and self._require(condition, holds=False):
-                    continue
-                case ir.Block(other, inner) if self._read_block(inner, other):
-                    continue
-            return False
-        return True
 
 
 class _Writer:

@@ -92,7 +92,7 @@ class Emission:
         again = self._home_with_left(edit) if edit.module.left else None
         home = again or self._home_for(edit)
         # the routines of a bank come before the first patch that uses them
-        self._known_actions = {want: self._actions_of(want, home) for want in wants}
+        self._known_actions = {want: self._actions_of(edit, want, home) for want in wants}
         moved = self._move(edit, home) if self._moves else None
         if len(plan.splices) == 1 and not plan.splices[0].dead_springboard:
             return self._emit_only(edit, home, moved)
@@ -266,7 +266,7 @@ class Emission:
         if len(planned.wants) != 1:
             return None
         want = planned.wants[0]
-        actions = self._actions(want, home)
+        actions = self._actions(edit, want, home)
         if len(actions) != 1:
             return None
         if want.kind is WantKind.EXIT:
@@ -299,18 +299,18 @@ class Emission:
                 missing.append(chain)
             return len(chain), routine or 0
 
-        source = ActionSource(lambda want: self._actions(want, home), lambda want: clobbers(edit, want), together)
+        source = ActionSource(lambda want: self._actions(edit, want, home), lambda want: clobbers(edit, want), together)
         kinds = {want.kind for want in planned.wants}  # most are all of one: then the function needs no decoding
         ordered = kinds >= _ORDERED or any(want.shows_pcs for want in planned.wants)
         looped = WantKind.RETURN_POINT in kinds or not ordered
         looped = looped or any(each.back_to_entry for each in edit.plan.scope or (edit.state.code,))
         return emit_patch(planned, home.cursor, edit.module.bias, source, after, looped=looped), missing
 
-    def _actions(self, want: Want, home: CodeRegion) -> tuple[Action, ...]:
+    def _actions(self, edit: Edit, want: Want, home: CodeRegion) -> tuple[Action, ...]:
         known = self._known_actions.get(want)
-        return self._actions_of(want, home) if known is None else known
+        return self._actions_of(edit, want, home) if known is None else known
 
-    def _actions_of(self, want: Want, home: CodeRegion) -> tuple[Action, ...]:
+    def _actions_of(self, edit: Edit, want: Want, home: CodeRegion) -> tuple[Action, ...]:
         hook = hook_of(want)
         if hook is None:
             return ()
@@ -339,7 +339,10 @@ class Emission:
             return (Action(kind, hook.offset | flags, code, jumps=hook.jumps),)
         place = (hook.ip, hook.function) if hook.handler.asks_place else (0, 0)
         alone = hook.handler.ends is None
-        inline = home.inline(bank, hook.handler, hook.function) if isinstance(bank, SlotBank) and alone else None
+        accesses = partial(self._clobbers.accesses, edit, want)
+        inline = (
+            home.inline(bank, hook.handler, accesses, hook.function) if isinstance(bank, SlotBank) and alone else None
+        )
         told = hook.handler.takes_target, hook.handler.moves_stack
         shared = hook.handler if isinstance(bank, SlotBank) and inline is None else None
         looks = hook.looks_for_room

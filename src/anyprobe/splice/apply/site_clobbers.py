@@ -10,6 +10,9 @@ from anyprobe.splice.edits import Edit, beside_handlers
 from anyprobe.splice.plan.splices import Clobbers, Want, WantKind
 
 if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
+    from anyprobe.binary.liveness.certain_accesses import Access
     from anyprobe.binary.liveness.skipped_kills import SkippedKills
 
 _ENDS = frozenset({WantKind.ENTRY, WantKind.EXIT})
@@ -20,9 +23,11 @@ ClobberSource = Callable[[CodeMap, FunctionCode, Want], Clobbers]
 class SiteClobbers:
     """Finds what may be overwritten at the sites of one target."""
 
-    def __init__(self, faults_handled: Callable[[], bool], dead: ClobberSource) -> None:
-        """Ask ``dead`` what is dead, the other whether the program handles faults."""
-        self._faults_handled, self._dead = faults_handled, dead
+    def __init__(
+        self, faults_handled: Callable[[], bool], dead: ClobberSource, faults_shown: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Ask ``dead`` what is dead, the others whether the program handles faults, and is shown where these are."""
+        self._faults_handled, self._dead, self._faults_shown = faults_handled, dead, faults_shown
         self._skipped_kills: dict[tuple[int, int], SkippedKills] = {}
         """By module and function."""
 
@@ -51,6 +56,19 @@ class SiteClobbers:
             found = self._worked_out(edit, want)
             plans.note_clobbers(want, found, skipping=skipping)
         return found
+
+    def accesses(self, edit: Edit, want: Want) -> "AbstractSet[Access]":
+        """Return what the program accesses from a wanted instruction on in any case, so that a patch may read there.
+
+        Not where a fault would come to a handler that is shown the pc of the patch, as Go's are.
+        """
+        if want.after or want.conditional or want.block or edit.module.code.text.is_go:
+            return frozenset()
+        if self._faults_handled() and not self._faults_shown():
+            return frozenset()
+        from anyprobe.binary.liveness.certain_accesses import certain_accesses
+
+        return certain_accesses(function_of(edit, want), want.address)
 
     def _worked_out(self, edit: Edit, want: Want) -> Clobbers:
         found = self._planned(edit, want)

@@ -78,6 +78,10 @@ def estimate(splice: PlannedSplice) -> int:
             from anyprobe.splice.codegen.handlers.inline import INLINE_ESTIMATE
 
             size += INLINE_ESTIMATE
+            if any(each.number.path for each in want.tag.handler.code.only_if):  # type: ignore[attr-defined] # a hook
+                from anyprobe.splice.codegen.handlers.guards import READS_ESTIMATE
+
+                size += READS_ESTIMATE
     return size + (PLAIN_ESTIMATE if plain else PATCH_ESTIMATE)
 
 
@@ -145,6 +149,7 @@ class _Emission:
                 writer.relative("jmp target", end)
         code = writer.finish()
         landings = self._landings() if self._faults else ()
+        landings += tuple(Landing(copy, entries) for copy, entries in writer.soft_reads)
         return EmittedPatch(
             writer.address,
             bytes(writer.out) if landings else code,

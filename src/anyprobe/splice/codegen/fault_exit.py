@@ -18,11 +18,10 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, Insn
 from anyprobe.isa.relocate import displace
 from anyprobe.splice.codegen.patch import Action, PatchWriter, UndisplaceableError
-from anyprobe.splice.emitted import EmittedPatch, Landing
+from anyprobe.splice.emitted import ENTRY_BYTES, EmittedPatch, Landing
 from anyprobe.splice.translate.routine import LAST_TRAP
 from anyprobe.splice.translate.steps import STEP_BYTES, Op, Positions, Recipe, Step
 
-ENTRY_BYTES = 16
 LANDING_ESTIMATE = ENTRY_BYTES * (LAST_TRAP + 2) + 128
 """Bytes of a landing, with one handler."""
 
@@ -80,5 +79,6 @@ def with_landings(known: Positions, patch: EmittedPatch) -> Positions:
         # who is at an entry has come from here, in the frame of a handler that was interrupted before it returned
         for entry in range(landing.entries, landing.entries + ENTRY_BYTES * (LAST_TRAP + 1), ENTRY_BYTES):
             found[entry - patch.address] = (land, _DONE)
-        found[landing.again - patch.address] = _FAULTED
+        if landing.again:
+            found[landing.again - patch.address] = _FAULTED
     return found

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from anyprobe.core.errors import InternalError
 from anyprobe.core.refusal import Reason, Refusal
@@ -20,7 +20,6 @@ from anyprobe.splice.plan.splices import SCRATCH_ORDER, Clobbers
 
 if TYPE_CHECKING:
     from anyprobe.splice.codegen.handlers.facts import HandlerFacts
-    from anyprobe.splice.codegen.handlers.inline import Guard, Inline
     from anyprobe.splice.codegen.processes import Processes
 
 RET = machine_code("ret")
@@ -116,6 +115,13 @@ class BankCode:
     """A kernel's: the only processes in which something is done."""
 
 
+class InPlace(Protocol):
+    """What a patch does by itself for a handler."""
+
+    def emit(self, writer: "PatchWriter", action: "Action", clobbers: Clobbers) -> bool:
+        """Append it; return whether that could be."""
+
+
 class Action(NamedTuple):
     """One thing to do at a hit: a kind and the block offset of its counter or record."""
 
@@ -130,8 +136,8 @@ class Action(NamedTuple):
     """Whether the handler expects where control goes pushed before its argument: it is not known beforehand."""
     moves_stack: bool = False
     """Whether the handler may leave another stack pointer."""
-    inline: "Inline | Guard | None" = None
-    """What the patch does in the handler's stead."""
+    inline: "InPlace | None" = None
+    """What the patch does in the handler's stead, or before it."""
     handler: "HandlerFacts | None" = None
     """The handler, where it may be called with others."""
     looks_for_room: bool = False
@@ -151,6 +157,8 @@ class PatchWriter:
     """(place, absolute target) of each rel32 operand."""
     arguments: list[int] = field(default_factory=list)
     """Where the block offsets of counters and records stand."""
+    soft_reads: list[tuple[int, int]] = field(default_factory=list)
+    """(where memory is read that the program is about to access, where the thread lands if that faults)."""
 
     @property
     def here(self) -> int:
@@ -228,9 +236,7 @@ class PatchWriter:
             self.call_view(action)
             return
         if action.kind is ActionKind.HANDLER:
-            from anyprobe.splice.codegen.handlers.inline import emit_inline
-
-            if action.inline is None or not emit_inline(self, action, action.inline, clobbers):
+            if action.inline is None or not action.inline.emit(self, action, clobbers):
                 self.call_handler(action, push_target)
             return
         routines = action.bank.routines

@@ -20,9 +20,14 @@ from anyprobe.splice.memory.space import REACH
 from anyprobe.splice.translate.progress import Stretch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from collections.abc import Set as AbstractSet
+
+    from anyprobe.binary.liveness.certain_accesses import Access
     from anyprobe.data.readers.reader import EndedCounts
     from anyprobe.splice.codegen.handlers.facts import HandlerFacts
-    from anyprobe.splice.codegen.handlers.inline import Guard, Inline
+    from anyprobe.splice.codegen.handlers.guards import Guard
+    from anyprobe.splice.codegen.handlers.inline import Inline
     from anyprobe.splice.codegen.timing.trampoline import Trampolines
 
 ROUTINE_BYTES = 24576
@@ -349,12 +354,20 @@ class CodeRegion:
         if address is not None:
             self.arena.write(self.code, address, RET)  # one byte, in the place of ``lea rsp, [rsp-128]``
 
-    def inline(self, bank: SlotBank, handler: "HandlerFacts", function: int = 0) -> "Inline | Guard | None":
-        """Return what patches of a function do here in the stead of a handler, if it is trivial, or before it."""
-        from anyprobe.splice.codegen.handlers.inline import Inline, guard_of, sources_of
+    def inline(
+        self, bank: SlotBank, handler: "HandlerFacts", accesses: "Callable[[], AbstractSet[Access]]", function: int = 0
+    ) -> "Inline | Guard | None":
+        """Return what patches of a function do here in the stead of a handler, if it is trivial, or before it.
+
+        ``accesses`` says what the program accesses there in any case.
+        """
+        from anyprobe.splice.codegen.handlers.inline import Inline, sources_of
 
         if handler.code.only_if:
-            return guard_of(handler.code)
+            from anyprobe.splice.codegen.handlers.guards import guard_of
+
+            guard = guard_of(handler.code)
+            return guard and guard.where(accesses() if guard.reads else frozenset())
         sources, update = sources_of(handler.code), handler.code.update
         if sources is None or update is None or bank.numbered + bank.layout.blocks >= update.rows:
             return None

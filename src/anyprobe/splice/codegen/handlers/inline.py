@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 INLINE_ESTIMATE = 352
 """Bytes that one takes in a patch at most, its call for rare cases included."""
-_SCRATCH_ORDER = ("r11", "r10", "rax", "rcx", "rdx", "r8", "r9", "rsi", "rdi")
+SCRATCH_ORDER = ("r11", "r10", "rax", "rcx", "rdx", "r8", "r9", "rsi", "rdi")
 _RED_ZONE = 128
 _AHEAD = 512
 """Bytes that a record's place is fetched before it is written: the reader has had it last, on another processor."""
@@ -63,21 +63,18 @@ class Inline:
     dark: int = 0
     """The address of the word that says whether the time stamp counter cannot be read; 0: it always can."""
 
-
-@dataclass(frozen=True, slots=True)
-class Guard:
-    """What a patch finds out before it calls a handler, which does nothing where it does not hold."""
-
-    only_if: tuple[Comparison, ...]
-    sources: tuple[str, ...]
-    """As for ``Inline``."""
-
-
-def guard_of(code: NativeCode) -> Guard | None:
-    """Return what a patch can find out before it calls a handler, ``None`` where that is nothing."""
-    used = {each.number.word for each in code.only_if}
-    found = tuple(_source(each) if index in used else "" for index, each in enumerate(code.inputs))
-    return Guard(code.only_if, cast("tuple[str, ...]", found)) if used and None not in found else None
+    def emit(self, writer: "PatchWriter", action: "Action", clobbers: "Clobbers") -> bool:
+        """Append the work of a handler; return whether that could be: flags are kept in rax where they live."""
+        if not clobbers.flags and "rax" in self.sources:
+            return False
+        if isinstance(self.update, RecordedEnd):
+            _Recorded(writer, action, self, clobbers).run()
+            return True
+        inlined = _Inlined(writer, action, self, clobbers)
+        if not inlined.possible:
+            return False
+        inlined.run()
+        return True
 
 
 def sources_of(code: NativeCode) -> tuple[str, ...] | None:
@@ -86,7 +83,7 @@ def sources_of(code: NativeCode) -> tuple[str, ...] | None:
         return None
     if isinstance(code.update, RecordedEnd):  # what it needs is the same at all places
         return ()
-    found = tuple(_source(each) for each in code.inputs)
+    found = tuple(source_of(each) for each in code.inputs)
     return None if None in found else cast("tuple[str, ...]", found)
 
 
@@ -95,7 +92,8 @@ def registers_read(code: NativeCode) -> frozenset[str]:
     return frozenset(each for each in sources_of(code) or () if each in NUMBERS)
 
 
-def _source(each: Input) -> str | None:
+def source_of(each: Input) -> str | None:
+    """Return where a word of a handler is at the site, ``None`` where no patch finds it."""
     if each.written:
         return None
     match each.kind:
@@ -111,24 +109,7 @@ def _source(each: Input) -> str | None:
             return None
 
 
-def emit_inline(writer: "PatchWriter", action: "Action", inline: Inline | Guard, clobbers: "Clobbers") -> bool:
-    """Append the work of a handler to a patch; return whether that could be: flags are kept in rax where they live."""
-    if not clobbers.flags and "rax" in inline.sources:
-        return False
-    if isinstance(inline, Guard):
-        _Guarded(writer, action, inline, clobbers).run()
-        return True
-    if isinstance(inline.update, RecordedEnd):
-        _Recorded(writer, action, inline, clobbers).run()
-        return True
-    inlined = _Inlined(writer, action, inline, clobbers)
-    if not inlined.possible:
-        return False
-    inlined.run()
-    return True
-
-
-class _InPatch:
+class InPatch:
     """Writes what a patch does by itself, with some registers saved."""
 
     _scratch: str
@@ -136,6 +117,7 @@ class _InPatch:
     _keeps_flags: bool
 
     def __init__(self, writer: "PatchWriter", action: "Action", sources: Sequence[str]) -> None:
+        """Write nothing yet."""
         self._writer, self._action, self._sources = writer, action, sources
 
     def _leave_unless(self, only_if: Comparison) -> int:
@@ -163,6 +145,10 @@ class _InPatch:
             source = register
         elif not number.steps:
             self._writer.code(f"mov.s {register}, {source}")
+        self._convert(number, source, register)
+
+    def _convert(self, number: Number, source: str, register: str) -> None:
+        """Append: a register gets what another one has, converted."""
         for bits, signed in number.steps:
             mnemonic, wide = _EXTEND[bits, signed]
             self._writer.code(f"{mnemonic} {part_of(register, wide)}, {part_of(source, bits)}")
@@ -196,7 +182,7 @@ class _InPatch:
         self._writer.relative("jmp after", after)
 
 
-class _Inlined(_InPatch):
+class _Inlined(InPatch):
     """Writes one."""
 
     def __init__(self, writer: "PatchWriter", action: "Action", inline: Inline, clobbers: "Clobbers") -> None:
@@ -204,10 +190,10 @@ class _Inlined(_InPatch):
         assert isinstance(inline.update, Update)
         self._inline, self._update = inline, inline.update
         self._keeps_flags = not clobbers.flags
-        dead = [name for name in _SCRATCH_ORDER if name in clobbers.registers]
+        dead = [name for name in SCRATCH_ORDER if name in clobbers.registers]
         uses_rax = self._keeps_flags or bool(self._update.extreme)
         taken = (*inline.sources, *(("rax",) if uses_rax else ()))
-        free = sorted((name for name in _SCRATCH_ORDER if name not in taken), key=lambda name: name not in dead)
+        free = sorted((name for name in SCRATCH_ORDER if name not in taken), key=lambda name: name not in dead)
         needed = free[: 1 + self._copies_value + self._moves_flags]
         self.possible = len(needed) == 1 + self._copies_value + self._moves_flags
         """Whether there are registers enough."""
@@ -302,30 +288,7 @@ class _Inlined(_InPatch):
         self._writer.value(f"mov {self._scratch}, fs:[slot]", slot)
 
 
-class _Guarded(_InPatch):
-    """Writes comparisons, and the call of the routine for where they all hold."""
-
-    def __init__(self, writer: "PatchWriter", action: "Action", guard: Guard, clobbers: "Clobbers") -> None:
-        super().__init__(writer, action, guard.sources)
-        self._only_if, self._keeps_flags = guard.only_if, not clobbers.flags
-        self._scratch = next(name for name in _SCRATCH_ORDER if name not in (*guard.sources, "rax"))
-        needs_scratch = any(self._register(each.number) is None for each in guard.only_if)
-        # what is dead is saved, too: the handler shows it
-        self._pushed = ["rax"] * self._keeps_flags + [self._scratch] * needs_scratch
-
-    def run(self) -> None:
-        """Append it."""
-        writer, after = self._writer, list[int]()
-        self._save()
-        leaving = [self._leave_unless(each) for each in self._only_if]
-        writer.cold("jmp holds", lambda: self._call_routine(after[0]))
-        for at in leaving:
-            writer.out[at - 4 : at] = i32(len(writer.out) - at)
-        self._restore()
-        after.append(writer.here)
-
-
-class _Recorded(_InPatch):
+class _Recorded(InPatch):
     """Writes one end of a call into the ring of the thread, as ``handlers.x86.recorder`` does.
 
     Threads without a ring, or whose ring seems to be full, call the routine. ``data.readers.rings`` says why a signal
@@ -337,8 +300,8 @@ class _Recorded(_InPatch):
         assert isinstance(inline.update, RecordedEnd)
         self._inline, self._update = inline, inline.update
         self._keeps_flags = not clobbers.flags
-        dead = [name for name in _SCRATCH_ORDER if name in clobbers.registers]
-        free = [name for name in _SCRATCH_ORDER if name not in {"rax", "rdx"}]
+        dead = [name for name in SCRATCH_ORDER if name in clobbers.registers]
+        free = [name for name in SCRATCH_ORDER if name not in {"rax", "rdx"}]
         self._block, self._row = sorted(free, key=lambda name: name not in dead)[:2]
         used = ("rax", "rdx", self._block, self._row)
         self._pushed = [name for name in used if name not in dead]

@@ -8,10 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from anyprobe.binary.liveness.certain_accesses import Access, Pointer
 from anyprobe.core.code import Comparison, Input, InputKind, NativeCode, Number, Update
 from anyprobe.isa import disassemble
 from anyprobe.splice.codegen.handlers.facts import HandlerFacts
-from anyprobe.splice.codegen.handlers.inline import Guard, Inline, guard_of, registers_read, sources_of
+from anyprobe.splice.codegen.handlers.guards import Guard, guard_of
+from anyprobe.splice.codegen.handlers.inline import Inline, registers_read, sources_of
 from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode, PatchWriter
 from anyprobe.splice.edits import beside_handlers
 from anyprobe.splice.plan.splices import Clobbers, Want, WantKind
@@ -89,6 +91,31 @@ def test_what_a_condition_compares_is_compared_where_it_is_and_the_routine_finds
     assert text[7] == "mov r11, [rsp+0x98]"
     call = text.index("call 0x620000")
     assert text[call - 7 : call - 2] == ["add al, 0x7f", "sahf", "pop r11", "pop rax", "lea rsp, [rsp+0x80]"]
+
+
+def test_memory_is_read_only_where_the_program_is_about_to_access_it():
+    member = Comparison("==", Number(1, signed=True, path=(8, 16), read=(32, True)), 7)
+    guard = Guard((member,), ("", "rdi"))
+    near = {Access(Pointer("rdi"), 8, 16), Access(Pointer("rdi", (8,)), 0, 4)}
+    assert guard.where({Access(Pointer("rdi"), 8, 16)}) is None
+    assert guard.where({Access(Pointer("rdi"), 8, 16), Access(Pointer("rdi", (8,)), 5000, 5004)}) is None
+    text = guarded(guard.where(near), Clobbers((), flags=True))
+    assert text[:14] == [
+        "lea rsp, [rsp-0x80]",
+        "push r11",
+        "push r10",
+        "cmp rdi, 0x1000",  # null
+        "jb 0x600071",
+        "mov r11, [rdi+0x8]",  # the program reads this very word
+        "cmp r11, 0x1000",
+        "jb 0x600071",
+        "lea r10, [r11+0x13]",  # the program reads four bytes near these: of the same page?
+        "and r10, 0xfff",
+        "add r10, 0xffffffffffffffed",
+        "cmp r10, 0xfff",
+        "ja 0x600071",
+        "movsxd r11, [r11+0x10]",
+    ]
 
 
 def test_a_condition_on_what_no_register_has_is_left_to_the_routine():

@@ -1,0 +1,144 @@
+"""Conditions on memory: read in the patch where the program is about to read there itself, and no fault is ever new."""
+
+import subprocess
+
+import pytest
+
+import anyprobe
+from anyprobe.probes.specs.spec import parsed
+from support.driver import build
+
+pytestmark = pytest.mark.live
+
+PROGRAM = """
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <ucontext.h>
+#include <unistd.h>
+struct leaf { long pad; int value; };
+struct thing { long a; int n; struct leaf *leaf; char more[3000]; int far; };
+#define KEPT __attribute__((noinline, noclone))
+KEPT long work(struct thing *p, long k) { return p->n + k; }
+KEPT long deep(struct thing *p, long k) { if (!p) return 1; return p->leaf->value + k; }
+static volatile long faults, wrong, sink;
+static void *bad, *shown;
+static void handler(int number, siginfo_t *info, void *context) {
+    unsigned long pc = ((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP];
+    faults++;
+    if (pc < (unsigned long)work || pc >= (unsigned long)work + 64) wrong++;
+    if (info->si_addr < bad || (char *)info->si_addr >= (char *)bad + 4096) wrong++;
+    if (shown && shown != (void *)pc) wrong++;
+    shown = (void *)pc;
+    mprotect(bad, 4096, PROT_READ | PROT_WRITE);
+}
+int main(int argc, char **argv) {
+    struct thing *things = calloc(2, sizeof *things);
+    struct leaf leaf = {0};
+    char line[32];
+    bad = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    things[0].leaf = &leaf;
+    if (argv[1][0] == 'h') {
+        struct sigaction action = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO};
+        sigaction(SIGSEGV, &action, 0);
+    }
+    for (puts("ready"), fflush(stdout); fgets(line, 32, stdin); fflush(stdout)) {
+        long count = atol(line + 1), sum = 0;
+        struct timespec from, to;
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
+        if (line[0] == 'w')
+            for (long i = 1; i <= count; i++) { things->n = (int)i; things->far = (int)i; sum += work(things, i); }
+        if (line[0] == 'd')
+            for (long i = 1; i <= count; i++) { leaf.value = (int)i; sum += deep(i & 7 ? things : 0, i); }
+        if (line[0] == 'f')
+            for (long i = 0; i < count; i++) { mprotect(bad, 4096, PROT_NONE); sum += work(bad, i); }
+        if (line[0] == 'c' && !fork()) { mprotect(bad, 4096, PROT_NONE); _exit((int)work(bad, 1)); }
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to);
+        int status = 0;
+        if (line[0] == 'c') wait(&status);
+        sink += sum;
+        printf("%ld %ld %d %.0f\\n", faults, wrong, WIFSIGNALED(status) ? WTERMSIG(status) : 0,
+               (to.tv_sec - from.tv_sec) * 1e9 + (to.tv_nsec - from.tv_nsec));
+    }
+    return 0;
+}
+"""
+
+
+class Target:
+    """The program, told what to do line by line."""
+
+    def __init__(self, process):
+        self.process, self.pid = process, process.pid
+        assert process.stdout.readline() == "ready\n"
+
+    def run(self, line):
+        """Have it do something; return faults met, those at wrong places, the signal of a child, nanoseconds."""
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+        return [int(word) for word in self.process.stdout.readline().split()]
+
+
+@pytest.fixture(params=["-O2", "-O0"])
+def make(request):
+    """What starts the program, compiled with and without optimisation."""
+    program, started = build("memory_conditions.c", request.param, "-g", text=PROGRAM), []
+
+    def start(how):
+        process = subprocess.Popen([program, how], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        return Target(process)
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def place(session, spec, condition, seen):
+    session.callbacks.place(parsed((spec,)), lambda hit: seen.append(hit.regs.rsi), timeout=60, when=condition)
+
+
+def test_exactly_the_hits_for_which_it_holds_wait_and_the_others_cost_next_to_nothing(make):
+    target, seen = make("-"), []
+    bare = min(target.run("w 300000")[3] for _ in range(3))
+    with anyprobe.attach(target.pid) as session:
+        place(session, "a.out:work", lambda p, k: p.n == 123456 and k > 5, seen)
+        probed = min(target.run("w 300000")[3] for _ in range(3))
+        assert seen == [123456] * 3
+        assert (probed - bare) / 300000 < 100, "it was read by a system call"
+        place(session, "a.out:deep", lambda p: p.leaf.value == 4321, seen)
+        target.run("d 9999")
+        assert seen[3:] == [4321]
+        place(session, "a.out:work", lambda p: p.far == 77, seen)  # perhaps in another page than what is read
+        target.run("w 100")
+        assert seen[4:] == [77]
+
+
+def test_faults_are_the_programs_own_at_its_own_instruction(make):
+    target, seen = make("h"), []
+    assert target.run("f 1")[:2] == [1, 0]
+    with anyprobe.attach(target.pid) as session:
+        place(session, "a.out:work", lambda p: p.n == 5, seen)
+        assert target.run("f 50")[:2] == [51, 0]
+        begin = min(target.run("d 99999")[3] for _ in range(3))
+        place(session, "a.out:deep", lambda p: p.leaf.value == -1, seen)
+        assert (min(target.run("d 99999")[3] for _ in range(3)) - begin) / 99999 < 100, "it was read by a system call"
+        target.run("w 9")
+        assert seen == [5]
+    assert target.run("f 1")[:2] == [52, 0]
+
+
+def test_a_program_that_dies_of_a_fault_dies_of_the_same(make):
+    target, seen = make("-"), []
+    with anyprobe.attach(target.pid) as session:
+        place(session, "a.out:work", lambda p: p.n == 5, seen)
+        assert target.run("c 1")[2] == 11
+        target.run("w 9")
+    assert seen == [5]
