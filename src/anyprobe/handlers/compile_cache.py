@@ -23,7 +23,6 @@ from anyprobe.core.code import BpfProgram, Input, InputKind, NativeCode, Storage
 from anyprobe.core.errors import TargetError
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.ir import show
-from anyprobe.handlers.x86.conditions import comparisons_of
 from anyprobe.handlers.x86.trivial import trivial_code
 
 if TYPE_CHECKING:
@@ -59,6 +58,10 @@ def native_code(handler: ir.Function) -> NativeCode:
         found = compile_native(handler)
         if _compiler():
             _store(name, found)
+    if handler.result is None:
+        return found
+    from anyprobe.handlers.x86.conditions import comparisons_of  # of what waits, which few commands do
+
     return found._replace(only_if=comparisons_of(handler))
 
 
