@@ -2,7 +2,7 @@
 
 import pytest
 
-from anyprobe.probes.symbols import Symbols
+from anyprobe.probes.stacks.symbols import Symbols
 
 HEAP = 0x7F00_0000_0000
 

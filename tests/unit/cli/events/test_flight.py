@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from anyprobe.cli.flight import Flight
-from anyprobe.data.calls import END_BITS, ENTRY, RETURN, Events
-from anyprobe.data.runs import RunInfo
+from anyprobe.cli.events.flight import Flight
+from anyprobe.data.archives.runs import RunInfo
+from anyprobe.data.calls.recorded import END_BITS, ENTRY, RETURN, Events
 
 MS = 1_000_000
 START = 10_000 * MS
