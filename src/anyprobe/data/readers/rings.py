@@ -108,6 +108,7 @@ class _Ring:
 
     slots: Records
     consumed: int = 0
+    thread: int = 0
     hole_at: int = -1
     hole_since: float = 0.0
 
@@ -154,6 +155,7 @@ class RingReader:
         self._rings: dict[int, _Ring] = {}
         self._gathering = Gathering(layout.record.dtype)
         self._held = np.empty(0, layout.record.dtype)
+        self._by_thread: list[tuple[int, Records]] | None = None
         self.abandoned = 0
         """Records that were begun and never finished."""
 
@@ -175,17 +177,33 @@ class RingReader:
         Records from ``until`` on are kept for the next time: with a moment that lies before this call, by more than
         an emit takes, what is returned is in order with what comes later. ``final``: nothing is being emitted any more.
         """
-        self._allocate_ahead()
         if len(self._held):
             self._gathering.add(self._held)
-        rows = self._rows()
-        claimed = np.flatnonzero(rows[:, RING // 8]).tolist()
-        for thread in (0, *claimed) if rows[0, PRODUCED // 8] else claimed:
-            self._drain_ring(rows, thread, final=final)
+        self._drain_rings(final=final)
         ordered = self._gathering.take()
         place = len(ordered) if until is None else int(np.searchsorted(ordered[TIME], until))
         self._held = ordered[place:]
         return ordered[:place]
+
+    def drain_by_thread(self, *, final: bool = False) -> list[tuple[int, Records]]:
+        """Return the records that are complete in pieces, each of one thread and in its order, with its number.
+
+        The number is 0 for those of threads that share a ring, -1 for those that were read before and kept.
+        """
+        self._by_thread = [(-1, self._held)] if len(self._held) else []
+        self._held = self._held[:0]
+        try:
+            self._drain_rings(final=final)
+            return self._by_thread
+        finally:
+            self._by_thread = None
+
+    def _drain_rings(self, *, final: bool) -> None:
+        self._allocate_ahead()
+        rows = self._rows()
+        claimed = np.flatnonzero(rows[:, RING // 8]).tolist()
+        for thread in (0, *claimed) if rows[0, PRODUCED // 8] else claimed:
+            self._drain_ring(rows, thread, final=final)
 
     def _drain_ring(self, rows: "NDArray[np.uint64]", thread: int, *, final: bool) -> None:
         row, slots = rows[thread], self.layout.slots
@@ -212,7 +230,7 @@ class RingReader:
         if inside or not 0 <= number <= layout.rings:
             return None
         memory = np.frombuffer(self._region, layout.record.dtype, count=layout.slots, offset=offset)
-        ring = self._rings[thread] = _Ring(memory, int(row[CONSUMED // 8]))
+        ring = self._rings[thread] = _Ring(memory, int(row[CONSUMED // 8]), thread)
         return ring
 
     def _gather(self, ring: _Ring, first: int, count: int) -> int:
@@ -226,10 +244,12 @@ class RingReader:
         batch = ring.slots[first : first + end]
         if retired[:end].any():
             batch = batch[~retired[:end]]
-        gathered = self._gathering.add(batch)
+        gathered = self._gathering.add(batch) if self._by_thread is None else batch.copy()
         gathered[TIME] >>= np.uint64(1)
         if self._nanoseconds:
             gathered[TIME] = _scaled(gathered[TIME], self._nanoseconds)
+        if self._by_thread is not None and end:
+            self._by_thread.append((ring.thread, gathered))
         return end
 
     def _pass_hole(self, ring: _Ring, produced: int, *, final: bool) -> bool:

@@ -12,6 +12,7 @@ from anyprobe.data.readers.maps import Map
 from anyprobe.handlers import intrinsics
 from anyprobe.handlers.frontend import extents, operators, texts
 from anyprobe.handlers.frontend.collecting import Collecting
+from anyprobe.handlers.frontend.context import SPECULATING
 from anyprobe.handlers.frontend.expressions import Expressions
 from anyprobe.handlers.frontend.member_access import unknown_result
 from anyprobe.handlers.frontend.values import Context, Items, Literal, Member, Scalar, Text, Thing, Value, described
@@ -43,6 +44,8 @@ class Calls:
                 return self._thing(expressions, node, thing)
             case Context("skip"):
                 return self._skip(expressions, node)
+            case Context(str() as name) if name in SPECULATING:
+                return self._speculate(expressions, node, name)
             case Context("ustack" | "kstack" as which):
                 return self._stack(expressions, node, which)
             case _:
@@ -76,6 +79,13 @@ class Calls:
         value = expressions.number(node.args[0]) if node.args else None
         errno = expressions.number(keywords["errno"]) if keywords else None
         expressions.context.skip(expressions.emit, value, errno, expressions.frame.fail_at(node))
+        return Literal(None)
+
+    def _speculate(self, expressions: Expressions, node: ast.Call, name: str) -> Value:
+        """Compile ``ctx.speculate()``, ``ctx.commit()`` and ``ctx.discard()``."""
+        if node.args or node.keywords:
+            raise expressions.error(node, f"ctx.{name}() takes nothing")
+        self._collecting.mark(expressions, node, SPECULATING.index(name))
         return Literal(None)
 
     def _stack(self, expressions: Expressions, node: ast.Call, which: str) -> Value:

@@ -39,6 +39,8 @@ _Keyed = TableLayout | MapLayout
 _RECORD_PARTS_LIMIT = 32
 _VALUES: dict[str, Type] = {"stack": stack, "func": func, "gotype": gotype, "address": ptr}
 """The types of what maps hold, by how they are shown."""
+MARKS = "speculation"
+"""The name of the records that are marks of speculations (``data.readers.speculations``)."""
 MISSING = "missing"
 """The field of partial records whose bits say which of the fields before it are missing."""
 
@@ -211,15 +213,32 @@ class Collecting:
 
     def record(self, expressions: Expressions, node: ast.Call, function: object) -> Value:
         """Compile ``emit`` and ``printf``."""
-        from anyprobe.data.aggregates.records import RecordType
-        from anyprobe.data.readers.rings import RingLayout
-
         if function is intrinsics.printf:
             name, shown, given = self._formatted(expressions, node)
         else:
             name, shown, given = self._named(expressions, node, partial=function is intrinsics.emit_partial)
+            if name == MARKS:
+                raise expressions.error(
+                    node, f"records of the name {MARKS} are those of ctx.speculate()", "another name"
+                )
         if function is intrinsics.emit_partial:
             given = _with_missing(expressions, given)
+        self._emit(expressions, node, name, shown, given)
+        return Literal(None)
+
+    def mark(self, expressions: Expressions, node: ast.Call, what: int) -> None:
+        """Compile a mark of a speculation."""
+        fail = expressions.frame.fail_at(node)
+        stack = expressions.context.read(expressions.emit, "regs", "rsp", fail)
+        thread = expressions.context.read(expressions.emit, "", "tid", fail)
+        self._emit(expressions, node, MARKS, "", [("what", Literal(what)), ("sp", stack), ("tid", thread)])
+
+    def _emit(
+        self, expressions: Expressions, node: ast.Call, name: str, shown: str, given: list[tuple[str, Value]]
+    ) -> None:
+        from anyprobe.data.aggregates.records import RecordType
+        from anyprobe.data.readers.rings import RingLayout
+
         fields: list[Field] = []
         values: list[ir.Expr | ir.Buffer] = []
         for label, part in given:
@@ -235,7 +254,6 @@ class Collecting:
             raise expressions.error(node, f"the record {name} has other fields elsewhere", f'emit("{name}2", …)')
         # the values of a record are kept where an aggregation has its key
         expressions.emit.add(ir.Update(expressions.emit.storage(ring), "emit", (), tuple(values)))
-        return Literal(None)
 
     def _named(
         self, expressions: Expressions, node: ast.Call, *, partial: bool

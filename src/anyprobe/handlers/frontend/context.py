@@ -53,6 +53,8 @@ UNCHANGED = "handlers in the kernel change nothing of what it computes"
 _OVERRIDING = frozenset({"skip", "override"})
 CHANGEABLE = ("retval", "ip", "errno")
 """Attributes that a handler may change in an unsafe session."""
+SPECULATING = ("speculate", "commit", "discard")
+"""Methods that decide about records, in the order of ``data.readers.speculations.Mark``."""
 CPU_NOW = "cpu_now"
 """For how long the thread has been on processors."""
 COMM_BYTES = 16
@@ -136,7 +138,7 @@ class ContextAccess:
         if part == "regs" and name != "rip":
             return Scalar(ir.Word(emit.word(InputKind.REGISTER, _register(name, fail))))
         if part == "" and (
-            name in {"regs", "data", "skip", "ustack"} or (name == "kstack" and self.kernel is not None)
+            name in {"regs", "data", "skip", "ustack", *SPECULATING} or (name == "kstack" and self.kernel is not None)
         ):
             self._see_kernel(name, fail)
             return Context(name)

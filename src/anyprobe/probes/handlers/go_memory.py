@@ -1,9 +1,11 @@
 """What handlers need in programs with code of Go: stacks to run on, and the data of calls by goroutine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
+from anyprobe.core.errors import HandlerError
 from anyprobe.data.layouts.goroutines import INSTANCES_TABLE_BYTES
+from anyprobe.handlers.frontend.collecting import MARKS
 from anyprobe.splice.codegen.handlers.facts import GoCalls
 from anyprobe.splice.codegen.handlers.spare_stacks import first_stack, spare_stacks_bytes
 
@@ -24,14 +26,19 @@ class GoMemory:
         """By what identifies the handlers of both ends of calls."""
         self._number_at = 0
 
-    def wanted(self, number_at: Callable[[], int | None], call: object | None) -> dict[object, int]:
+    def wanted(
+        self, number_at: Callable[[], int | None], call: object | None, others: Collection[object] = ()
+    ) -> dict[object, int]:
         """Return how many bytes are missing, by what they are for.
 
         Args:
             number_at: Says where goroutines have their numbers, 0 if that is not known, None without Go.
             call: What the handlers of both ends of calls share, if they keep data of calls.
+            others: What else is about to be mapped.
 
         """
+        if MARKS in others and number_at() is not None:
+            raise HandlerError("ctx.speculate() decides by thread, and a goroutine is on one now and on another then")
         fresh = call is not None and call not in self._calls
         number = number_at() if fresh or not self.stacks else None
         if number is None:

@@ -28,7 +28,7 @@ from anyprobe.handlers.types.storages import MapTable, Ring, Stacks, Storages, T
 from anyprobe.handlers.x86.recorder import CALLS, CallRecorder
 from anyprobe.probes.handlers import changing
 from anyprobe.probes.handlers.actions import Following, equip_with, equipping_after
-from anyprobe.probes.handlers.drops import dropped_by
+from anyprobe.probes.handlers.drops import drained, dropped_by
 from anyprobe.probes.handlers.go_memory import GoMemory
 from anyprobe.probes.handlers.guarded_memory import READS_BYTES, MemoryReads
 from anyprobe.probes.handlers.native_needs import asks_kernel, has, reads_clock, releasing, uses
@@ -50,6 +50,7 @@ from anyprobe.splice.regions.stores import Store
 from anyprobe.target.system.procfs import count_threads
 
 if TYPE_CHECKING:
+    from anyprobe.probes.handlers.speculating import SpeculativeRecords
     from anyprobe.probes.host import ProbeHost
     from anyprobe.probes.specs.parts import Spec
 
@@ -329,7 +330,7 @@ class Handling:
         if self._misses is None and (has(code, InputKind.MISSES) or asks or not errno):
             sizes[MISSES] = 8 * len(MISSES) + READS_BYTES
         keeps = call if call is not None and has(code, InputKind.INSTANCE) else None
-        sizes |= self._go.wanted(self._session.symbols.objects.goroutine_number_at, keeps)
+        sizes |= self._go.wanted(self._session.symbols.objects.goroutine_number_at, keeps, sizes)
         if call is not None and call.store is None and keeps is not None:
             call.threads = max(INSTANCE_THREADS, room_for(count_threads(self._session.pid)))
             sizes[call] = call.pool * INSTANCE_BYTES if call.pool else instances_bytes(call.threads)
@@ -456,7 +457,7 @@ class Handling:
 
     def dropped(self) -> dict[str, dict[str, int]]:
         """Return what maps and records have lost, by name and cause."""
-        return dropped_by(self._views, self._stacks)
+        return dropped_by(self._views, self._stacks, self.__dict__.get("_speculative"))
 
     def records(self, *, final: bool = False, until: int | None = None) -> Iterator[tuple[str, str, Records]]:
         """Yield what was emitted since the last time, by record: its name, how a row is shown, and the rows.
@@ -464,13 +465,20 @@ class Handling:
         What was emitted after ``until``, as ``ctx.now`` has it, is kept for the next time.
         """
         self._follow_code()
-        for key, view in list(self._views.items()):  # another thread may place a handler meanwhile
-            ring = self._storages.get(key)
-            if isinstance(view, RingReader) and isinstance(ring, Ring):
-                found = view.drain(final=final, until=until)
-                with self._session.symbols.looking_once():
-                    rows = named(found, ring.layout.record, self.shown)
-                yield str(key), ring.format, rows
+        views = self._views.copy()  # another thread may place a handler meanwhile
+        readers = {str(key): view for key, view in views.items() if isinstance(view, RingReader)}
+        for name, found in drained(readers, lambda: self._speculative, final=final, until=until):
+            ring = self._storages.get(name)
+            assert isinstance(ring, Ring)
+            with self._session.symbols.looking_once():
+                rows = named(found, ring.layout.record, self.shown)
+            yield name, ring.format, rows
+
+    @cached_property
+    def _speculative(self) -> "SpeculativeRecords":
+        from anyprobe.probes.handlers.speculating import SpeculativeRecords
+
+        return SpeculativeRecords(self._session.process)
 
     def reader_of(self, name: str) -> RingReader | None:
         """Return what reads the records of a name, None if there are none of them."""
@@ -483,12 +491,7 @@ class Handling:
 
     def shown(self, kind: str, number: int) -> str:
         """Return how a number is shown that a result has by name."""
-        if kind == "gotype":
-            return self._session.symbols.go_type(number)
-        if kind == "stack":
-            addresses = [] if self._stacks is None else self._stacks.addresses(number)
-            return self._session.symbols.stack(addresses)
-        return self._session.symbols.name(number)
+        return self._session.symbols.shown(kind, number, self._stacks)
 
 
 def _is_split(call: Call | None) -> bool:

@@ -12,6 +12,7 @@ from anyprobe.probes.specs.naming import as_spec
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.binary.objects.functions import Function
+    from anyprobe.data.layouts.stacks import StackView
 
 
 def spelled(function: "Function", *, several: bool) -> str:
@@ -84,6 +85,14 @@ class Symbols(Generic[_Objects]):
         if found is None:
             found = self._callers[return_address] = self._named(return_address - 1, 1)
         return found
+
+    def shown(self, kind: str, number: int, stacks: "StackView | None") -> str:
+        """Return how a number is shown that a result has by name; ``stacks`` has those that are known by number."""
+        if kind == "gotype":
+            return self.go_type(number)
+        if kind == "stack":
+            return self.stack([] if stacks is None else stacks.addresses(number))
+        return self.name(number)
 
     def go_type(self, address: int) -> str:
         """Return the name of the type of Go that is described at an address; the number where there is none."""

@@ -35,6 +35,9 @@ def cases():
     def data(ctx):
         ctx.data.x = 1  # ctx.data | no ctx.data here in the kernel | one of
 
+    def speculating(ctx):
+        ctx.speculate()  # ctx.speculate | no ctx.speculate here in the kernel | one of
+
     def writing(p: ptr[u8]):
         p[0] = 1  # p[0] | change nothing of what it computes |
 
@@ -47,7 +50,7 @@ def cases():
     def deep(ctx):
         sizes.add(i64(ctx.kstack(1000)))  # ctx.kstack(1000) | constant | ctx.kstack(n) with n from 1 to 126
 
-    return [floats, compared, errno, caller, data, writing, member, registers, deep]
+    return [floats, compared, errno, caller, data, speculating, writing, member, registers, deep]
 
 
 @pytest.mark.parametrize("handler", cases(), ids=lambda each: each.__name__)
