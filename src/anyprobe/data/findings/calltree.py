@@ -34,15 +34,10 @@ class CallNode:
 
     def as_json(self, partial: "AbstractSet[tuple[str, str]]" = NONE) -> dict[str, Any]:
         """Return the JSON object; ``partial``: the functions of which not all calls were timed, with their modules."""
-        return {
-            "module": self.module,
-            "function": self.function,
-            "count": self.count,
-            "sum_ns": round(self.sum_ns),
-            "self_ns": round(self.self_ns),
-            "complete": (self.module, self.function) not in partial,
-            "calls": [each.as_json(partial) for each in self.calls],
-        }
+        from anyprobe.data.findings.documents import NODE
+
+        complete = (self.module, self.function) not in partial
+        return {**NODE.of(self), "complete": complete, "calls": [each.as_json(partial) for each in self.calls]}
 
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> "CallNode":
@@ -64,16 +59,9 @@ class Calls:
 
     def as_json(self, partial: "AbstractSet[tuple[str, str]]" = NONE) -> dict[str, Any]:
         """Return the JSON object; ``caller`` is null where no timed function was. ``partial``: as of ``CallNode``."""
-        return {
-            "caller": self.caller or None,
-            "caller_module": self.caller_module or None,
-            "function": self.function,
-            "module": self.module,
-            "count": self.count,
-            "sum_ns": round(self.sum_ns),
-            "self_ns": round(self.self_ns),
-            "complete": (self.module, self.function) not in partial,
-        }
+        from anyprobe.data.findings.documents import CALLS
+
+        return {**CALLS.of(self), "complete": (self.module, self.function) not in partial}
 
 
 def folded(node: CallNode) -> CallNode:

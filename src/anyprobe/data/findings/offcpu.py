@@ -63,15 +63,9 @@ class Asleep:
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON object."""
-        return {
-            "cause": self.cause.name.lower(),
-            "frames": list(self.frames),
-            "count": self.count,
-            "off_ns": self.off_ns,
-            "max_off_ns": self.longest_ns,
-            "descriptor": self.descriptor or None,
-            "clipped": str(self.state) or None,
-        }
+        from anyprobe.data.findings.documents import ASLEEP
+
+        return ASLEEP.of(self)
 
 
 def cause_of(causes: Causes, function: str) -> Cause:

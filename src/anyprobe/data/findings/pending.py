@@ -21,4 +21,6 @@ class PendingSpec:
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON object."""
-        return {"spec": self.spec, "module": self.module or None}
+        from anyprobe.data.findings.documents import PENDING
+
+        return PENDING.of(self)

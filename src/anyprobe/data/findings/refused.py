@@ -32,7 +32,9 @@ class RefusedSite:
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON object."""
-        return {"spec": self.spec, "address": self.address, "reason": self.reason, "detail": self.detail}
+        from anyprobe.data.findings.documents import REFUSED
+
+        return REFUSED.of(self)
 
 
 def documents_of(refused: Iterable[RefusedSite]) -> dict[str, Any]:

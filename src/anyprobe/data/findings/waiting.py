@@ -48,7 +48,9 @@ class Waits:
 
     def as_json(self) -> Json:
         """Return the JSON object."""
-        return {"stack": list(self.stack), "count": self.count, "waited_ns": self.waited_ns}
+        from anyprobe.data.findings.documents import WAIT
+
+        return WAIT.of(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,22 +89,9 @@ class Lock:
 
     def as_json(self) -> Json:
         """Return the JSON object; ``acquisitions`` is null where only waits are seen."""
-        document: Json = {
-            "address": self.address,
-            "symbol": self.symbol or None,
-            "kind": self.kind.name.lower(),
-            "acquisitions": None if self.kind is LockKind.FUTEX else self.acquisitions,
-            "contended": self.contended,
-        }
-        for name, cell in (("wait", self.wait), ("hold", self.hold)):
-            document[f"{name}_ns"] = cell.sum or 0
-            document[f"max_{name}_ns"] = cell.max
-            document |= {f"{name}_p{share}_ns": cell.percentile(share / 100) for share in (50, 99)}
-        document["holds"] = self.hold.count
-        document["holders"] = [each.as_json() for each in self.holders]
-        document["waiters"] = [each.as_json() for each in self.waiters]
-        document["blockers"] = [each.as_json() for each in self.blockers]
-        return document
+        from anyprobe.data.findings.documents import LOCK
+
+        return LOCK.of(self)
 
 
 def locks_of(aggregations: Iterable[AggregationResult]) -> tuple[Lock, ...]:

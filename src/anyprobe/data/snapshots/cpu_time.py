@@ -1,7 +1,7 @@
 """How long calls were on processors, and how long they were not: the rest of the time that they took."""
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 CALLS, CPU, TAILS, READING = "calls_ns", "on processors_ns", "left by a jump", "one reading of the clock_ns"
 """The names of the aggregations of handlers that measure it."""
@@ -30,7 +30,3 @@ class CpuTime:
     def __sub__(self, other: "CpuTime") -> "CpuTime":
         """Return what is more than another one."""
         return CpuTime(self.cpu_ns - other.cpu_ns, self.off_ns - other.off_ns, self.error_ns - other.error_ns)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return members of the function's JSON object."""
-        return {"cpu_ns": round(self.cpu_ns), "off_ns": round(self.off_ns), "cpu_error_ns": round(self.error_ns)}

@@ -25,14 +25,6 @@ class NestedTiming:
         own, outermost, roots = (ticks * ns_per_tick for ticks in (record.own, record.outermost, record.roots))
         return cls(own, outermost, roots)
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields of the function's JSON object."""
-        return {
-            "self_ns": round(self.self_ns),
-            "outermost_ns": round(self.outermost_ns),
-            "root_ns": round(self.root_ns),
-        }
-
     def as_rest(self) -> dict[str, Any]:
         """Return the JSON object of time that is in no row."""
         return {"self_ns": round(self.self_ns), "root_ns": round(self.root_ns)}

@@ -73,17 +73,9 @@ class TargetInfo:
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON object; of the kernel its release, and whose hits were counted if not those of all."""
-        if self.kernel:
-            children = {"children": True} if self.children else {}
-            only = {"pids": list(self.pids), **children} if self.pids else {}
-            return {"kernel": self.kernel, **only, **({"without": list(self.without)} if self.without else {})}
-        alive = self.alive and self.exited is None
-        found = {"pid": self.pid, "exe": self.exe, "exited": self.shell_status, "alive": alive}
-        if self.killed_by:
-            found["killed_by"] = self.killed_by
-        if self.died_at is not None:
-            found |= {"died_at": {"pc": self.died_at, "in": self.died_in or None, "place": self.died_place or None}}
-        return found
+        from anyprobe.data.snapshots.documents import KERNEL, PROCESS
+
+        return (KERNEL if self.kernel else PROCESS).of(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +94,9 @@ class ProcessInfo:
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON object."""
-        return {
-            "pid": self.pid,
-            "exe": self.exe,
-            "generation": self.generation,
-            "started": self.started,
-            "exited": self.exited,
-            "alive": self.alive,
-        }
+        from anyprobe.data.snapshots.documents import COUNTED
+
+        return COUNTED.of(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +130,9 @@ class ThreadTimes:
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON object, without the calls."""
-        return {"pid": self.process.pid, "tid": self.tid, "name": self.name}
+        from anyprobe.data.snapshots.documents import THREAD
+
+        return THREAD.of(self)
 
     def distinct(self) -> "ThreadTimes":
         """Return the same with each function once: see ``Snapshot.distinct``."""

@@ -83,19 +83,9 @@ class SiteResult(Brief):
 
     def as_json(self) -> Json:
         """Return the JSON object; ``exit_kind`` and what is below it only where there is any."""
-        plain = ("spec", "module", "function", "offset", "address", "strategy", "armed", "hits", "nmissed", "kind")
-        document = {name: getattr(self, name) for name in plain}
-        document |= {"exit_kind": self.exit_kind} if self.exit_kind is not None else {}
-        told = ("arming", "folded_sites", "learning", "tail_exits", "undivided", "since")
-        document |= {name: value for name in told if (value := getattr(self, name))}
-        document |= {"notes": list(self.notes)} if self.notes else {}
-        return document
+        from anyprobe.data.snapshots.documents import SITE
 
-    def as_exit(self) -> Json:
-        """Return the JSON object of a function's exit that has no counter."""
-        document = self.as_json()
-        names = ("offset", "address", "strategy", "armed", "exit_kind", "arming")
-        return {name: document[name] for name in names if name in document}
+        return SITE.of(self)
 
     def folded(self, other: "SiteResult") -> "SiteResult":
         """Return one site for this one and another of the same function or marker: the lower address, all hits."""
@@ -222,31 +212,9 @@ class FunctionTiming(Brief, histogram.Percentiles):
 
     def as_json(self) -> Json:
         """Return the JSON object; durations that do not exist are null, ``exit_kind`` is there only if it is set."""
-        plain = ("spec", "module", "function", "address", "count", "tail_exits", "unmatched")
-        document = {
-            **{name: getattr(self, name) for name in plain},
-            "sum_ns": round(self.sum_ns),
-            "min_ns": _rounded(self.min_ns if self.count else None),
-            "max_ns": _rounded(self.max_ns if self.count else None),
-            "mean_ns": _rounded(self.mean_ns),
-            **histogram.percentiles_json({f"p{share}_ns": self.quantile(share / 100) for share in (50, 90, 99)}),
-            "buckets": [[_rounded(low), _rounded(high), count] for low, high, count in self.buckets],
-            "nmissed": self.nmissed,
-            "in_flight": self.in_flight,
-            "open_ns": round(self.open_ns),
-            "learning": self.learning,
-            "complete": self.complete,
-        }
-        document |= {"open_at_most": True} if self.open_is_bound else {}
-        document |= (self.nested.as_json() if self.nested else {}) | (self.cpu.as_json() if self.cpu else {})
-        document |= self.taken.as_json(self.sum_ns, self.nested.self_ns if self.nested else None) if self.taken else {}
-        if self.nested is not None or self.left:
-            document["left"] = self.left
-        if self.callers or self.callers_refused:
-            document["callers"] = {"watched": self.callers, "refused": dict(self.callers_refused)}
-        if self.places:
-            document["exits"] = [each.as_exit() for each in self.places[1:] if each.exit_kind is not None]
-        return document if self.exit_kind is None else {**document, "exit_kind": self.exit_kind}
+        from anyprobe.data.snapshots.documents import FUNCTION
+
+        return FUNCTION.of(self)
 
     def merged(self, *others: "FunctionTiming") -> "FunctionTiming":
         """Return this function with the calls of others added."""

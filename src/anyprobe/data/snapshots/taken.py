@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass, replace
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from anyprobe.data.snapshots.costs import UNIT
 
@@ -44,17 +44,6 @@ class Taken:
     def plus(self, other: "Taken", sign: int = 1) -> "Taken":
         """Return the sum with another one, or what is more than that (-1)."""
         return Taken(*(one + sign * more for one, more in zip(astuple(self), astuple(other), strict=True)))
-
-    def as_json(self, sum_ns: float, self_ns: float | None) -> dict[str, Any]:
-        """Return fields of the function's JSON object: the errors, and times as they were measured."""
-        found = {"error_ns": round(self.error_ns), "raw_sum_ns": round(sum_ns + self.sum_ns)}
-        if self_ns is not None:
-            found |= {
-                "raw_self_ns": round(self_ns + self.self_ns),
-                "self_error_ns": round(self.self_error_ns),
-                "outermost_error_ns": round(self.outermost_error_ns),
-            }
-        return found
 
 
 class _Timed(Protocol):

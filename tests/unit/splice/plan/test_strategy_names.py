@@ -1,8 +1,8 @@
 """The names of strategies, wherever they are listed: options, schemas and explanations know the same ones."""
 
 import json
-from importlib import resources
 
+from anyprobe.cli.commands.schema import kinds, text_of
 from anyprobe.cli.syntax.options import MECHANISMS
 from anyprobe.cli.syntax.options import STRATEGIES as CHOICES
 from anyprobe.data.findings.explanation import WAYS
@@ -31,7 +31,6 @@ def test_explanations_describe_every_strategy():
 
 
 def test_schemas_allow_every_strategy():
-    folder = resources.files("anyprobe.cli").joinpath("schemas")
-    found = [names for each in folder.iterdir() for names in schema_names(json.loads(each.read_text("utf-8")))]
+    found = [names for each in kinds() for names in schema_names(json.loads(text_of(each)))]
     assert found
     assert all(names >= NAMES for names in found), found
