@@ -1,6 +1,6 @@
 """``anyprobe detach``: remove what any session has installed in a process."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -29,7 +29,7 @@ def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool) -> int
     with output.progress("removing", quiet=False):
         report = removed(chosen)
     if as_json:
-        output.write_json(as_document(report), sys.stdout)
+        output.write_json(report, sys.stdout)
     else:
         render(report, output.console(sys.stdout))
     return ExitStatus.NOT_PERMITTED if report.failed else ExitStatus.DONE
@@ -50,13 +50,6 @@ def removed(pids: "Sequence[int]") -> "RemovalReport":
                 raise
             report = report.merged(RemovalReport((), 0, failed=(f"process {pid}: {error}",)))
     return report
-
-
-def as_document(report: "RemovalReport") -> dict[str, Any]:
-    """Return the JSON document."""
-    import dataclasses
-
-    return dataclasses.asdict(report)
 
 
 def render(report: "RemovalReport", console: "Console") -> None:

@@ -3,7 +3,7 @@
 import dataclasses
 from collections import Counter
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -89,7 +89,9 @@ def command(
         there = explanation.disassembly and script is not None
         handlers = scripts.rehearse(script, session, explanation.function_start) if there and script else []
     if as_json:
-        document = as_document(explanation)
+        from anyprobe.data.findings.documents import EXPLANATION
+
+        document = EXPLANATION.of(explanation)
         if script is not None:
             document["handlers"] = [
                 dataclasses.asdict(each) | {"specs": [spec.text for spec in each.specs]} for each in handlers
@@ -115,7 +117,9 @@ def _explain_kernel(spec: str, *, as_json: bool) -> int:
         (wanted,) = map(targets.kernel_spec, targets.read((spec,), in_kernel=True))
         explanation = explain(wanted)
     if as_json:
-        output.write_json(as_document(explanation), sys.stdout)
+        from anyprobe.data.findings.documents import EXPLANATION
+
+        output.write_json(EXPLANATION.of(explanation), sys.stdout)
     else:
         render(explanation, output.console(sys.stdout))
     return ExitStatus.DONE
@@ -148,25 +152,6 @@ def render_handlers(handlers: "Sequence[RehearsedHandler]", console: "Console") 
         console.print(f"    is given {', '.join(each.inputs) or 'nothing'}", style="dim", soft_wrap=True)
     if not handlers:
         console.print("  none of the script's would run in this function")
-
-
-def as_document(explanation: "Explanation") -> dict[str, Any]:
-    """Return the JSON document; bytes as hexadecimal digits."""
-    document = dataclasses.asdict(explanation)
-    document["summary"] = explanation.summary
-    del document["by_goroutine"], document["in_callers"]
-    document["disassembly"] = [
-        {"address": line.address, "bytes": line.bytes.hex(" "), "text": line.text, "marks": list(line.marks)}
-        for line in explanation.disassembly
-    ]
-    document["verdicts"] = [
-        {"strategy": strategy, "verdict": str(verdict)} for strategy, verdict in explanation.verdicts
-    ]
-    document["patch"] = [
-        {"address": address, "bytes": code.hex(" "), "text": text} for address, code, text in explanation.patch
-    ]
-    document["sites"] = [{"address": address, "verdict": verdict} for address, verdict in explanation.sites]
-    return document
 
 
 def render(explanation: "Explanation", console: "Console") -> None:

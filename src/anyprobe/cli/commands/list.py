@@ -2,7 +2,7 @@
 
 from collections import Counter
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from anyprobe.cli.programs import targets
-    from anyprobe.data.findings.explanation import ListedMarker, ListedSite
+    from anyprobe.data.findings.explanation import ListedSite
     from anyprobe.probes.session import Session
     from anyprobe.probes.specs.parts import Spec
 
@@ -84,7 +84,9 @@ def command(
             of_process = [*map(targets.process_spec, targets.read(specs or ("a.out:*",), in_kernel=False))]
             sites = _with_instances(session, of_process) if inlined else session.list(*of_process)
     if as_json:
-        output.write_json({"sites": [as_document(site) for site in sites]}, sys.stdout)
+        from anyprobe.data.findings.documents import LISTED
+
+        output.write_json({"sites": list(map(LISTED.of, sites))}, sys.stdout)
     else:
         render(sites, output.console(sys.stdout), top)
 
@@ -100,40 +102,6 @@ def _with_instances(session: "Session", specs: "Sequence[Spec]") -> "Sequence[Li
     from anyprobe.probes.providers.function import inlined_sites
 
     return inlined_sites.listed(session, specs)
-
-
-def as_document(site: "ListedSite") -> dict[str, Any]:
-    """Return the JSON object of one site; exactly one of ``strategy`` and ``refusal`` is null."""
-    refusal = None if site.refusal is None else {"reason": site.refusal.reason.value, "detail": site.refusal.detail}
-    marker = {} if site.marker is None else {"marker": _marker_document(site.marker)}
-    return {
-        "spec": site.spec,
-        "module": site.module,
-        "function": site.function,
-        "offset": site.offset,
-        "address": site.address,
-        "arguments": None
-        if site.arguments is None
-        else [{"name": name, "type": kind} for name, kind in site.arguments],
-        "result": site.result,
-        "strategy": site.strategy,
-        "refusal": refusal,
-        **({"mechanisms": list(site.mechanisms)} if site.mechanisms else {}),
-        **marker,
-    }
-
-
-def _marker_document(marker: "ListedMarker") -> dict[str, Any]:
-    return {
-        "provider": marker.provider,
-        "name": marker.name,
-        "semaphore": marker.semaphore or None,
-        "arguments": [
-            {"name": each.name, "type": each.type, "operand": each.text}
-            | ({"problem": each.problem} if each.problem else {})
-            for each in marker.arguments
-        ],
-    }
 
 
 def _prototype(site: "ListedSite") -> str:

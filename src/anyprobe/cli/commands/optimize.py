@@ -21,7 +21,6 @@ def command(
 
     With --kernel: all kprobes of the kernel, of any tool (the sysctl debug.kprobes-optimization).
     """
-    import dataclasses
     import sys
 
     from anyprobe.cli.kernel import switching
@@ -35,7 +34,7 @@ def command(
 
     report = requests.ask_for_optimization(targets.choose_one(pids, names), on=switch == "on")
     if as_json:
-        output.write_json(dataclasses.asdict(report), sys.stdout)
+        output.write_json(report, sys.stdout)
     else:
         output.console(sys.stdout).print(str(report), soft_wrap=True, markup=False)
     return 0 if report.done and report.sessions else 1

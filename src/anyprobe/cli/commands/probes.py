@@ -51,7 +51,9 @@ def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool, sites:
         found = listing.inspect(chosen)
     shown = found.sites if sites else found.registered
     if as_json:
-        output.write_json([as_document(each) for each in shown], sys.stdout)
+        from anyprobe.data.findings.documents import LEFTOVER
+
+        output.write_json(list(map(LEFTOVER.of, shown)), sys.stdout)
     elif not shown:
         output.console(sys.stdout).print("nothing is installed")
     elif sites:
@@ -113,21 +115,6 @@ def _print_processes(found: "Sequence[dict[str, Any]]", console: "Console") -> N
         table.add_row(str(each["pid"]), f"{each['probes']:,}", owners, escape(each["exe"]))
     console.print(table)
     console.print(f"anyprobe probes -p {found[0]['pid']} lists them", style="dim", soft_wrap=True)
-
-
-def as_document(each: "Leftover") -> dict[str, Any]:
-    """Return the JSON object of one probe or site."""
-    return {
-        "address": each.address,
-        "type": each.type,
-        "symbol": each.symbol,
-        "offset": each.offset,
-        "module": each.module,
-        "strategy": each.strategy,
-        "flags": list(each.flags),
-        "session": each.session,
-        "owner": each.owner,
-    }
 
 
 def render(found: "Sequence[Leftover]", console: "Console") -> None:

@@ -47,7 +47,8 @@ def _filled(schema: Any) -> Any:  # noqa: ANN401 - a schema, or a part of one
     kind = getattr(importlib.import_module(f"anyprobe.{module}"), name)
     made = kind.schema if isinstance(kind, Members) else schema_of(kind)
     properties = {**made["properties"], **found.get("properties", {})}
-    return {**made, **found, "properties": properties, "required": [*made["required"], *found.get("required", [])]}
+    required = [*made["required"], *found.get("required", [])]
+    return {**found, **made, **found, "properties": properties, "required": required}
 
 
 def kinds() -> list[str]:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING, Any, Self, TextIO, cast
 
 import click
@@ -57,9 +58,11 @@ def console(stream: TextIO) -> "Console":
 
 
 def write_json(document: Any, stream: TextIO, *, one_line: bool = False) -> None:  # noqa: ANN401 - any document
-    """Write one document, on one line where several follow each other."""
+    """Write one document, or a dataclass as it is, on one line where several follow each other."""
     from anyprobe.exporters.json_document import json_text
 
+    if is_dataclass(document) and not isinstance(document, type):
+        document = asdict(document)
     stream.write(json_text(document, one_line=one_line) + "\n")
     stream.flush()
 

@@ -3,7 +3,21 @@
 from collections.abc import Callable
 from typing import Any
 
-from anyprobe.core.documents import INTEGER, NUMBER, TEXT, WHOLE, Member, Members, listed, maybe, member, one_of, ref
+from anyprobe.core.documents import (
+    FLAG,
+    INTEGER,
+    NUMBER,
+    TEXT,
+    WHOLE,
+    Member,
+    Members,
+    Schema,
+    listed,
+    maybe,
+    member,
+    one_of,
+    ref,
+)  # fmt: skip
 from anyprobe.data.findings.offcpu import Cause
 from anyprobe.data.findings.waiting import LockKind
 
@@ -84,3 +98,106 @@ ASLEEP = Members(
         lambda each: str(each.state) or None,
     ),
 )  # fmt: skip
+
+
+def _objects(**kinds: Schema) -> Callable[[Any], Any]:
+    """Return what makes objects of tuples, each part under a name."""
+    return lambda rows: [dict(zip(kinds, map(_plain, row), strict=True)) for row in rows]
+
+
+def _plain(value: object) -> object:
+    return value.hex(" ") if isinstance(value, bytes) else value if isinstance(value, int) else str(value)
+
+
+def _rows(name: str, **kinds: Schema) -> Member:
+    """Return a member that is a list of objects, of what is a tuple of tuples."""
+    members = Members(*(member(each, kind) for each, kind in kinds.items()))
+    objects = _objects(**kinds)
+    return member(name, listed(members.schema), of=lambda value: objects(getattr(value, name)))
+
+
+def _texts(name: str) -> Member:
+    return member(name, listed(TEXT), of=lambda value: list(getattr(value, name)))
+
+
+_LINE = Members(
+    member("address", WHOLE),
+    member("bytes", TEXT, of=lambda line: line.bytes.hex(" ")),
+    member("text", TEXT),
+    member("marks", listed(one_of("IA", "DCR", "JTPR")), of=lambda line: list(line.marks)),
+)
+EXPLANATION = Members(
+    member("spec", TEXT),
+    member("module", TEXT),
+    member("function", TEXT),
+    member("address", WHOLE),
+    member("function_start", WHOLE),
+    member("disassembly", listed(_LINE.schema), of=lambda value: list(map(_LINE.of, value.disassembly))),
+    _texts("live_registers"),
+    _texts("dead_registers"),
+    _texts("dead_vectors"),
+    member("flags_live", FLAG),
+    _rows("verdicts", strategy=TEXT, verdict=TEXT),
+    _rows("patch", address=WHOLE, bytes=TEXT, text=TEXT),
+    _texts("notes"),
+    member("refused", maybe(TEXT)),
+    _rows("sites", address=WHOLE, verdict=TEXT),
+    member("timed", FLAG),
+    member("stack", INTEGER),
+    member("summary", TEXT),
+)
+_ARGUMENT = Members(
+    member("name", TEXT),
+    member("type", maybe(TEXT), "null where the operand is not understood"),
+    member("operand", TEXT, "as the note has it", lambda argument: argument.text),
+    member("problem", TEXT, optional=True),
+)
+_MARKER = Members(
+    member("provider", TEXT),
+    member("name", TEXT),
+    member(
+        "semaphore", maybe(INTEGER), "run-time address, null where the program has none",
+        lambda marker: marker.semaphore or None,
+    ),
+    member("arguments", listed(_ARGUMENT.schema), of=lambda marker: list(map(_ARGUMENT.of, marker.arguments))),
+)  # fmt: skip
+_REFUSAL = Members(member("reason", TEXT), member("detail", TEXT))
+_PARAMETER = Members(member("name", TEXT), member("type", TEXT))
+_parameters = _objects(name=TEXT, type=TEXT)
+LISTED = Members(
+    member("spec", TEXT),
+    member("module", TEXT),
+    member("function", TEXT),
+    member("offset", INTEGER),
+    member("address", WHOLE),
+    member(
+        "arguments", maybe(listed(_PARAMETER.schema)), "null where debug information does not say",
+        lambda site: None if site.arguments is None else _parameters(site.arguments),
+    ),
+    member("result", maybe(TEXT)),
+    member("strategy", maybe(TEXT)),
+    member(
+        "refusal", {"anyOf": [_REFUSAL.schema, {"type": "null"}]}, "null where strategy is not",
+        lambda site: None if site.refusal is None else _REFUSAL.of(site.refusal),
+    ),
+    member(
+        "mechanisms", listed(TEXT), "in the kernel: what can probe it, the first choice first",
+        lambda site: list(site.mechanisms), optional=True,
+    ),
+    member(
+        "marker", _MARKER.schema, "of places of USDT markers", lambda site: _MARKER.of(site.marker),
+        when=lambda site: site.marker,
+    ),
+)  # fmt: skip
+"""A site that could be probed: exactly one of ``strategy`` and ``refusal`` is null."""
+LEFTOVER = Members(
+    member("address", WHOLE),
+    member("type", TEXT),
+    member("symbol", TEXT),
+    member("offset", INTEGER),
+    member("module", TEXT),
+    member("strategy", TEXT),
+    member("flags", listed(one_of("GONE", "DISABLED", "OPTIMIZED", "INTERNAL")), of=lambda each: list(each.flags)),
+    member("session", TEXT),
+    member("owner", WHOLE),
+)
