@@ -306,6 +306,20 @@ void _start(void) {
 """
 
 
+def fail_before_it_runs(out):
+    words = ["/bin/sh", "-c", "echo ran"]
+    with open(out, "w") as stream, anyprobe.run(words, stdout=stream, returns="exits") as session:
+        place_locks(session)  # it waits for libraries, which come after the session
+        raise ZeroDivisionError
+
+
+def test_what_goes_wrong_before_the_program_runs_is_what_is_told_and_the_program_runs(tmp_path):
+    out = tmp_path / "out"
+    with pytest.raises(ZeroDivisionError):
+        fail_before_it_runs(out)
+    wait_until(lambda: out.read_text() == "ran\n", "the program's end")
+
+
 def test_a_program_without_a_c_library_is_refused_in_one_line():
     program = build("no_library.c", "-nostdlib", "-static", text=NO_LIBRARY)
     with subprocess.Popen([program]) as process:

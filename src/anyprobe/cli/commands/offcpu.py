@@ -14,18 +14,22 @@ if TYPE_CHECKING:
 
     from anyprobe.cli.programs.targets import AnySpec, Measured
     from anyprobe.data.snapshots.snapshot import Snapshot
+    from anyprobe.probes.session import Session
 
 
 @click.command("offcpu", cls=helping.Command, starts=True)
 @options.processes
 @options.hosts
 @options.measuring
+@click.option("--wakers", is_flag=True, help="And who wakes them, by the kernel: root.")
 @click.pass_obj
 def command(
     program: tuple[str, ...],
     /,
     pids: Any,  # noqa: ANN401
     names: Any,  # noqa: ANN401
+    *,
+    wakers: bool,
     **settings: Any,  # noqa: ANN401
 ) -> int:
     """Show where threads sleep, for how long and what for, by their stacks.
@@ -36,6 +40,7 @@ def command(
     anyprobe offcpu -p 4242 --for 5
     anyprobe offcpu --json -n gunicorn --for 5
     anyprobe offcpu -- ./program
+    anyprobe offcpu --wakers -p 4242 --for 5
     """  # noqa: D301 - click's mark for lines that stay as they are
     from anyprobe.cli.measurement import measuring
     from anyprobe.cli.programs import targets
@@ -47,9 +52,19 @@ def command(
     target = targets.choose(pids, names, program, (), **targets.selected(settings))
     causes: Causes = {}
     windows: dict[int, SleepWindow] = {}
+    processes: list[Session] = []
+    if wakers:
+        target = target._replace(kernel=True, all_tasks=True)
+        settings["include_self"] = True  # it may wake a thread, too
 
     def arm(session: "Measured", _: "Sequence[AnySpec]") -> None:
-        place_offcpu(targets.on_process(session), causes, windows)
+        if session.pid == targets.KERNEL:
+            from anyprobe.probes.waiting.wakers import place_wakers
+
+            place_wakers(targets.in_the_kernel(session), processes)
+            return
+        processes.append(targets.on_process(session))
+        place_offcpu(processes[-1], causes, windows)
 
     def seen(snapshot: "Snapshot") -> "Snapshot":
         if (window := windows.get(snapshot.target.pid)) is not None:
@@ -70,6 +85,7 @@ def renderer(*, by: str | None, tree: bool) -> "Callable[[Snapshot, Console, int
 
 def _render(snapshot: "Snapshot", console: "Console", top: int) -> None:
     """Print the tables."""
-    from anyprobe.reports import waiting
+    from anyprobe.reports import waiting, wakers
 
     waiting.print_offcpu(snapshot, console, top)
+    wakers.print_wakers(snapshot, console, top)

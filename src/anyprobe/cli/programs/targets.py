@@ -45,6 +45,8 @@ class Target(NamedTuple):
     """What processes that appear later have to be; None where these are not wanted."""
     probed: bool = True
     """Whether there are others: if not, a command that is started only does what the kernel's probes see."""
+    all_tasks: bool = False
+    """Whether handlers in the kernel are called in all tasks, also beside probes in processes."""
 
     @property
     def new(self) -> bool:
@@ -258,8 +260,8 @@ def open_kernel(
     from anyprobe.probes.following.selection import names_of
     from anyprobe.probes.providers.kernel.session import kernel
 
-    pids = [pid for pid in target.pids if pid not in target.named or names_of(pid)]
-    if target.pids and not pids:
+    pids = [pid for pid in target.pids if not target.all_tasks and (pid not in target.named or names_of(pid))]
+    if target.pids and not pids and not target.all_tasks:
         raise NoSuchProcess("the processes of this name have ended meanwhile")
     return stack.enter_context(kernel(mechanism, pids=pids, include_self=include_self))
 

@@ -20,6 +20,7 @@ from anyprobe.core.documents import (
 )  # fmt: skip
 from anyprobe.data.findings.offcpu import Cause
 from anyprobe.data.findings.waiting import LockKind
+from anyprobe.data.findings.wakers import Waker
 
 REFUSED = Members(member("spec", TEXT), member("address", WHOLE), member("reason", TEXT), member("detail", TEXT))
 PENDING = Members(
@@ -201,3 +202,24 @@ LEFTOVER = Members(
     member("session", TEXT),
     member("owner", WHOLE),
 )
+
+
+def _frames(name: str, attribute: str, text: str) -> Member:
+    return member(name, listed(TEXT), text, lambda each: list(getattr(each, attribute)))
+
+
+WOKEN = Members(
+    member("waker", one_of(*map(str, Waker)), of=lambda each: str(each.waker)),
+    member(
+        "comm", maybe(TEXT), "the name of the thread that woke them; null of timers and interrupts",
+        lambda each: each.comm or None,
+    ),
+    member("tid", maybe(WHOLE), of=lambda each: each.tid or None),
+    _frames("frames", "stack", "where that thread was in its program, innermost first, as far as frame pointers lead"),
+    _frames("kernel_frames", "waking", "where the kernel woke them"),
+    _frames("sleeper_frames", "sleeper", "where in their program they slept, as far as frame pointers lead"),
+    _frames("sleeper_kernel_frames", "sleeping", "where in the kernel they slept"),
+    member("count", WHOLE, of=lambda each: each.slept.count),
+    member("off_ns", WHOLE, "until they were woken", lambda each: each.slept.sum or 0),
+    member("max_off_ns", WHOLE, of=lambda each: each.slept.max or 0),
+)  # fmt: skip

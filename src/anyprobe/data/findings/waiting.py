@@ -7,6 +7,7 @@ from typing import Any
 
 from anyprobe.data.aggregates.results import AggregationResult, by_name
 from anyprobe.data.findings.offcpu import KERNEL, asleep_in, kernel_numbers, tells_causes
+from anyprobe.data.findings.wakers import tells_wakers, wakers_in
 from anyprobe.data.layouts.cells import CellValue
 from anyprobe.data.layouts.keys import Place
 
@@ -122,12 +123,18 @@ def document_of(aggregations: Iterable[AggregationResult]) -> Json:
     """Return what aggregations hold as members of a document: of locks and of where threads slept as lists of these."""
     results = list(aggregations)
     asleep = [each for each in results if tells_causes(each)]
-    others = [each for each in results if each.name not in {*OF_LOCKS, KERNEL} and each not in asleep]
+    wakers = [each for each in results if tells_wakers(each)]
+    listed = [*asleep, *wakers]
+    others = [each for each in results if each.name not in {*OF_LOCKS, KERNEL} and each not in listed]
     document: Json = {"aggregations": by_name(others)} if others else {}
     if asleep:
         document["stacks"] = [each.as_json() for each in asleep_in(asleep)]
     if kernel := kernel_numbers(results):
         document["kernel"] = kernel
+    if wakers:
+        from anyprobe.data.findings.documents import WOKEN
+
+        document["wakers"] = list(map(WOKEN.of, wakers_in(wakers)))
     if any(each.name in OF_LOCKS for each in results):
         document["locks"] = [each.as_json() for each in locks_of(results)]
     return document

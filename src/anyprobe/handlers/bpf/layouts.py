@@ -28,8 +28,8 @@ many are under way at most."""
 CALLS_REGION_BYTES = CALLS_BYTES + CALL_BYTES
 """Bytes of the region of calls: these words, and the data of a call that just begins, all zeros."""
 RING_BYTES = 4 << 20
-STACKS = 8192
-"""Stacks that are kept at most, of one side and depth."""
+_STACKS, _MORE_STACKS, _STACK_WORDS = 8192, 32_768, 1 << 19
+"""Stacks that are kept at most, of one side and depth, and of short ones; addresses in all of them together."""
 _SPARE, _MOST = 4, 127
 """Addresses that lead to a program and are no part of the kernel's stack; the kernel gives no more than so many."""
 _DEPTH_SHIFT, _SIDE_SHIFT, PROCESS_SHIFT = 16, 24, 32
@@ -84,6 +84,11 @@ def region_bytes(layout: TableLayout) -> int:
 def kept_addresses(store: Stacks) -> int:
     """Return how many addresses of each stack are kept."""
     return min(store.depth + (_SPARE if store.of_kernel else 0), _MOST)
+
+
+def kept_stacks(store: Stacks) -> int:
+    """Return how many stacks are kept: two that fall on the same place are one lost, so most of it stays empty."""
+    return min(_MORE_STACKS, max(_STACKS, _STACK_WORDS // kept_addresses(store)))
 
 
 def stack_head(store: Stacks) -> int:

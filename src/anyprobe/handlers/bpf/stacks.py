@@ -1,5 +1,7 @@
 """Stacks in the kernel: it goes up them itself, and keeps each one once, in a map of its own."""
 
+import errno
+
 from llvmlite import ir as llvm
 
 from anyprobe.handlers.bpf.helper_functions import call
@@ -8,16 +10,18 @@ from anyprobe.handlers.llvm.words import I1, Value, constant
 from anyprobe.handlers.types.storages import Stacks
 
 _STACK, _PROCESS, _OF_THE_PROGRAM = 27, 14, 1 << 8
+_NONE_THERE = -errno.EFAULT
 
 
 def take(builder: llvm.IRBuilder, store: Stacks, context: Value, region: Value, table: Value) -> tuple[Value, Value]:
     """Return the number of a stack; one that finds no place is 0, and counted.
 
-    The kernel keeps at most one stack of each hash.
+    The kernel keeps at most one stack of each hash. Its own threads have no stack of a program: 0, and nothing is lost.
     """
     found = call(builder, _STACK, [context, table, constant(0 if store.of_kernel else _OF_THE_PROGRAM)])
     there = builder.icmp_signed(">=", found, constant(0))
-    with builder.if_then(builder.not_(there), likely=False):
+    is_lost = builder.and_(builder.not_(there), builder.icmp_signed("!=", found, constant(_NONE_THERE)))
+    with builder.if_then(is_lost, likely=False):
         place = builder.gep(region, [constant(0), constant(DROPPED)])
         builder.atomic_rmw("add", place, constant(1), "monotonic")
     number = builder.or_(builder.add(found, constant(1)), constant(stack_head(store)))

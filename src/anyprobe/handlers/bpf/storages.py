@@ -56,7 +56,7 @@ class KernelMaps:
         """Make what a storage has besides its region."""
         match storage:
             case Stacks():
-                return bpf.create_stacks(layouts.kept_addresses(storage), layouts.STACKS)
+                return bpf.create_stacks(layouts.kept_addresses(storage), layouts.kept_stacks(storage))
             case CallData(capacity):
                 return bpf.create_hash(layouts.CALL_KEY_BYTES, layouts.CALL_BYTES, capacity or layouts.CALLS)
             case MapTable(layout):

@@ -121,6 +121,7 @@ class Lifecycle:
         try:
             self.detach()
             self._modules.want_nothing()
+            host.once_mapped.clear()  # what waits for libraries is not wanted any more
             self._gates.follow(None)
             if host.held:
                 self.resume()

@@ -1,7 +1,7 @@
 """Addresses and stacks by name: the kernel's own, and those of the processes that hits were in."""
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from anyprobe.handlers.bpf.layouts import stack_parts
 from anyprobe.handlers.bpf.storages import KernelMaps
@@ -10,7 +10,6 @@ from anyprobe.target.kernel.symbols import KERNEL, Symbols
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.image import Image
-    from anyprobe.probes.providers.kernel.process_objects import ProcessObjects
     from anyprobe.probes.stacks.symbols import Symbols as ProcessSymbols
 
 _UPPER = 1 << 63
@@ -27,7 +26,7 @@ class KernelNaming:
         """Find stacks in the session's maps."""
         self._maps = maps
         self._stacks: dict[int, str] = {}
-        self._processes: dict[int, ProcessSymbols[ProcessObjects]] = {}
+        self._processes: dict[int, ProcessSymbols[Any]] = {}
         self._images: dict[tuple[object, ...], Image] = {}
         """What the processes have loaded, read once for all."""
 
@@ -51,7 +50,11 @@ class KernelNaming:
             return self._of_kernel(addresses, store.depth)
         return self._process(pid).stack(addresses)
 
-    def _process(self, pid: int) -> "ProcessSymbols[ProcessObjects]":
+    def know(self, pid: int, symbols: "ProcessSymbols[Any]") -> None:
+        """Have addresses of a process named by what a session on it knows, also when the process has ended."""
+        self._processes[pid] = symbols
+
+    def _process(self, pid: int) -> "ProcessSymbols[Any]":
         """Return what names addresses of a process."""
         if pid not in self._processes:
             from anyprobe.probes.providers.kernel.process_objects import ProcessObjects
