@@ -10,6 +10,7 @@ from anyprobe import Avg, Count, Hist, LQuantize, Map, Max, Min, Quantize, Stdde
 from anyprobe.data.aggregates.records import ParquetWriter
 from anyprobe.data.layouts import buckets
 from support.driver import build, started
+from support.reference.bucket_index import linear_index, log_linear_index
 
 pytestmark = pytest.mark.live
 THREADS, CALLS, KEYS = 8, 3_500, 1000
@@ -109,10 +110,10 @@ def test_aggregations_agree_with_a_full_record_of_the_same_run():
     records = np.concatenate(batches)
     assert len(records) == site.hits
     check_cell(plain.result().total, records["value"])
-    indices = [buckets.log_linear_index(value) for value in records["value"].tolist()]
+    indices = [log_linear_index(value) for value in records["value"].tolist()]
     assert by_bucket(plain.result().total) == counted(plain.bounds(), indices)
     limited = (records["value"] & np.uint64(8191)).astype(np.int64) - 100
-    indices = [buckets.linear_index(value, -50, 50, steps.levels) for value in limited.tolist()]
+    indices = [linear_index(value, -50, 50, steps.levels) for value in limited.tolist()]
     assert by_bucket(steps.result().total) == counted(steps.bounds(), indices)
     order = np.argsort(records["key"], kind="stable")
     values = records["value"][order]

@@ -21,13 +21,14 @@ from anyprobe.handlers.bpf.storages import KernelMaps
 from anyprobe.probes.providers.kernel import chosen
 from anyprobe.probes.providers.kernel.naming import KernelNaming
 from anyprobe.target.kernel import perf, programs, tracefs
+from support.bpf_running import refused_because
 from support.driver import wait_until
 from support.in_kernel import in_child, numbers_of
 
 CALL, NUMBER = "sched_rr_get_interval", 148
 """A system call that no other program here makes, not even at its start as a JVM does its neighbours."""
 COUNT, THREADS = 20_000, 2
-REFUSED = programs.refused_because()
+REFUSED = refused_because()
 
 
 def no_tracefs():

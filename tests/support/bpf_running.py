@@ -2,13 +2,23 @@
 
 import ctypes
 import os
+import struct
 
 from anyprobe.core.code import InputKind
+from anyprobe.core.errors import TargetError
 from anyprobe.handlers.bpf.machine import compile_bpf
 from anyprobe.handlers.bpf.storages import KernelMaps
 from anyprobe.target.kernel import programs
 
-refused_because = programs.refused_because
+
+def refused_because() -> str | None:
+    """Return why programs cannot be loaded here, ``None`` if they can."""
+    trivial = struct.pack("<BBhi", 0xB7, 0, 0, 0) + struct.pack("<BBhi", 0x95, 0, 0, 0)
+    try:
+        os.close(programs.load(trivial))
+    except TargetError as failure:
+        return f"the kernel loads no BPF programs here: {failure}"
+    return None
 
 
 class KernelStorages:

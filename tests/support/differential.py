@@ -8,13 +8,13 @@ from hypothesis import assume
 
 from anyprobe.core.errors import HandlerError
 from anyprobe.data.aggregates.aggregations import Count, Hist, LQuantize, Max, Min, Quantize, Stddev, Sum
-from anyprobe.data.layouts import buckets
 from anyprobe.handlers.bpf.direct import direct_program
 from anyprobe.handlers.compiler import PASSES
 from anyprobe.handlers.frontend.lowering import lower
 from anyprobe.handlers.ir import check
 from anyprobe.handlers.types import annotations
 from support import bpf_running, generating, running
+from support.reference.bucket_index import linear_index, log_linear_index, power_index
 from support.reference.interpreter import Interpreter
 
 NUMBERS = (ctypes.c_int16 * 32)(*(value * 2731 % 65536 - 32768 for value in range(32)))
@@ -104,8 +104,8 @@ def agree(layout, updates, cells, text):
 
 def bucket_index(aggregation, value):
     if isinstance(aggregation, LQuantize):
-        return buckets.linear_index(value, aggregation.lower, aggregation.step, aggregation.levels)
-    return buckets.power_index(value) if isinstance(aggregation, Quantize) else buckets.log_linear_index(value)
+        return linear_index(value, aggregation.lower, aggregation.step, aggregation.levels)
+    return power_index(value) if isinstance(aggregation, Quantize) else log_linear_index(value)
 
 
 def with_memory(handler):

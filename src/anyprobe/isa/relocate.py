@@ -41,12 +41,6 @@ def displace(insn: Insn, new_address: int, *, target: int | None = None) -> byte
     return insn.raw
 
 
-def displaced_length(insn: Insn) -> int | Refusal:
-    """Return the length of the displaced copy, wherever it will lie."""
-    copy = displace(insn, insn.address)
-    return copy if isinstance(copy, Refusal) else len(copy)
-
-
 def must_stay(insn: Insn) -> Refusal | None:
     """Return why an instruction has no displaced form, wherever the copy might lie."""
     if insn.flow is not Flow.INDIRECT_CALL:

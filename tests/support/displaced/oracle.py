@@ -16,7 +16,8 @@ from iced_x86 import Code
 
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.decode import Flow, decode_one
-from anyprobe.isa.relocate import displace, displaced_length
+from anyprobe.isa.relocate import displace
+from support.displaced.lengths import displaced_length
 from support.displaced.machine import DATA, FAULTED, ORIGINAL, Machine
 from support.displaced.states import States, memory_operand, prepared
 

@@ -43,7 +43,6 @@ def test_tables(layout, seed):
     view.result().as_json()
     view.trunc(3)
     view.clear()
-    view.result().as_document()
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa import disassemble
 from anyprobe.isa.decode import Flow, Insn, decode_one, decode_range
-from anyprobe.isa.relocate import displace, displaced_length, push_address
+from anyprobe.isa.relocate import displace, push_address
 from support.case_files import Case, read_cases
 from support.displaced.encodings import direct_branches, scan_every_opcode
 from support.displaced.forms import Forms
+from support.displaced.lengths import displaced_length
 
 CASES = read_cases("relocate.case")
 

@@ -94,30 +94,6 @@ class AggregationResult(Contents):
             document["normalization"] = self.factor
         return document
 
-    def as_document(self) -> Json:
-        """Return everything, in a form from which ``from_document`` makes the same value again."""
-        entries = [
-            [
-                list(key),
-                [value.count, value.sum, value.min, value.max, value.squares],
-                [list(bucket) for bucket in value.buckets],
-            ]
-            for key, value in self.entries.items()
-        ]
-        names = ("name", "kind", "dropped", "factor")
-        return {**{name: getattr(self, name) for name in names}, "by": list(self.by), "entries": entries}
-
-    @classmethod
-    def from_document(cls, document: Json) -> "AggregationResult":
-        """Read what ``as_document`` has made, on whatever machine."""
-        entries = {
-            tuple(key): dataclasses.replace(CellValue(*numbers), buckets=tuple(map(tuple, bounds)))
-            for key, numbers, bounds in document["entries"]
-        }
-        return cls(
-            document["name"], document["kind"], tuple(document["by"]), entries, document["dropped"], document["factor"]
-        )
-
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MapResult(ByKey[int | str]):

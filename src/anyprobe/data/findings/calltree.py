@@ -39,11 +39,6 @@ class CallNode:
         complete = (self.module, self.function) not in partial
         return {**NODE.of(self), "complete": complete, "calls": [each.as_json(partial) for each in self.calls]}
 
-    @classmethod
-    def from_document(cls, document: dict[str, Any]) -> "CallNode":
-        """Return what ``dataclasses.asdict`` has made of a node."""
-        return cls(**(document | {"calls": tuple(map(cls.from_document, document["calls"]))}))
-
 
 @dataclass(frozen=True, slots=True)
 class Calls:

@@ -15,13 +15,6 @@ LEVELS_LIMIT = 1 << 16
 """Steps of one ``lquantize``."""
 
 
-def power_index(value: int) -> int:
-    """Return the bucket of ``quantize``."""
-    if value == 0:
-        return ZERO
-    return ZERO + value.bit_length() if value > 0 else ZERO - (-value).bit_length()
-
-
 def power_bounds(index: int) -> tuple[int, int]:
     """Return the half-open range of a bucket of ``quantize``."""
     if index == ZERO:
@@ -29,13 +22,6 @@ def power_bounds(index: int) -> tuple[int, int]:
     if index > ZERO:
         return 1 << (index - ZERO - 1), 1 << (index - ZERO)
     return 1 - (1 << (ZERO - index)), 1 - (1 << (ZERO - index - 1))
-
-
-def linear_index(value: int, lower: int, step: int, levels: int) -> int:
-    """Return the bucket of ``lquantize``: 0 below ``lower``, ``levels + 1`` from the end of the last step on."""
-    if value < lower:
-        return 0
-    return min((value - lower) // step, levels) + 1
 
 
 def linear_bounds(index: int, lower: int, step: int, levels: int) -> tuple[int, int]:
@@ -46,11 +32,6 @@ def linear_bounds(index: int, lower: int, step: int, levels: int) -> tuple[int, 
 
 LOG_LINEAR = histogram.BUCKETS + 1
 """Buckets of ``Hist``: one for all negative values, then the histogram's."""
-
-
-def log_linear_index(value: int) -> int:
-    """Return the bucket of ``Hist``."""
-    return 0 if value < 0 else 1 + histogram.clamped_index(value)
 
 
 def log_linear_bounds(index: int) -> tuple[int, int]:

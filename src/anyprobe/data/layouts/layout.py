@@ -440,11 +440,6 @@ class BankLayout:
         return self.size + number * self.child_bytes
 
     @property
-    def records_used(self) -> int:
-        """Number of timing records that have been handed out."""
-        return self._next_record
-
-    @property
     def records_there(self) -> range:
         """The block offsets of the timing records that have been handed out."""
         start = self.records_offset

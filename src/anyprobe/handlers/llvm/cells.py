@@ -125,7 +125,7 @@ def _log_linear(builder: ir.IRBuilder, value: Value, *, signed: bool) -> Value:
 
 
 def _power(builder: ir.IRBuilder, value: Value, *, signed: bool) -> Value:
-    """Emit ``buckets.power_index``: the bit length of the magnitude, on the side of the sign."""
+    """Emit the index of a bucket of ``quantize``: the bit length of the magnitude, on the side of the sign."""
     negative = builder.icmp_signed("<", value, constant(0))
     magnitude = builder.select(negative, builder.neg(value), value) if signed else value
     length = builder.sub(constant(64), builder.ctlz(magnitude, ir.Constant(I1, 0)))
@@ -134,7 +134,7 @@ def _power(builder: ir.IRBuilder, value: Value, *, signed: bool) -> Value:
 
 
 def _linear(builder: ir.IRBuilder, aggregation: LQuantize, value: Value, *, signed: bool) -> Value:
-    """Emit ``buckets.linear_index``."""
+    """Emit the index of a bucket of ``lquantize``."""
     lower, step, levels = aggregation.lower, aggregation.step, aggregation.levels
     distance = builder.sub(value, constant(lower))
     over = builder.icmp_unsigned(">=", distance, constant(step * levels))

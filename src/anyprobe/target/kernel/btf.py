@@ -243,16 +243,6 @@ class Btf:
                 return Member(found.name, found.type, found.bit_offset + each.bit_offset, found.bits)
         return None
 
-    def member_names(self, structure: Struct) -> Iterator[str]:
-        """Yield the names that ``member`` knows."""
-        for each in structure.members:
-            if each.name:
-                yield each.name
-                continue
-            inner = self.bare(each.type)[1]
-            if isinstance(inner, Struct):
-                yield from self.member_names(inner)
-
     def described(self, number: int) -> str:
         """Return a type as C writes it, for messages."""
         found = self.type(number)

@@ -150,16 +150,6 @@ def run(descriptor: int, context: ctypes.Array[ctypes.c_uint64]) -> int:
     return result
 
 
-def refused_because() -> str | None:
-    """Return why programs cannot be loaded here, ``None`` if they can."""
-    trivial = struct.pack("<BBhi", 0xB7, 0, 0, 0) + struct.pack("<BBhi", 0x95, 0, 0, 0)
-    try:
-        os.close(load(trivial))
-    except TargetError as failure:
-        return f"the kernel loads no BPF programs here: {failure}"
-    return None
-
-
 def attach_raw(program: int, tracepoint: str) -> int:
     """Attach a program to a raw tracepoint by name; it is there until the returned descriptor is closed."""
     name = ctypes.create_string_buffer(tracepoint.encode())

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from anyprobe.core.errors import UsageError
 from anyprobe.data.aggregates.aggregations import Count, Stddev
 from anyprobe.data.aggregates.results import AggregationResult, CellValue
+from anyprobe.data.archives.archive import document_of, value_of
 from anyprobe.data.layouts.keys import UNKEYED
 from anyprobe.data.readers.tables import ROW_HEAD_BYTES, TableLayout, TableView
 
@@ -38,7 +39,7 @@ def test_merging_is_associative_and_commutative(first, second, third):
 @settings(deadline=None)
 @given(RESULTS)
 def test_a_result_survives_json_and_pickle(result):
-    assert AggregationResult.from_document(json.loads(json.dumps(result.as_document()))) == result
+    assert value_of(AggregationResult, json.loads(json.dumps(document_of(result)))) == result
     assert pickle.loads(pickle.dumps(result)) == result  # noqa: S301 - our own
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from anyprobe.core.errors import UsageError
 from anyprobe.data.aggregates.aggregations import Hist, LQuantize, Quantize
 from anyprobe.data.layouts import buckets, histogram
+from support.reference.bucket_index import linear_index, log_linear_index, power_index
 
 ANY = st.one_of(
     st.integers(-(1 << 63), (1 << 64) - 1),
@@ -22,16 +23,16 @@ ANY = st.one_of(
     [(0, 0), (1, 1), (2, 2), (3, 2), (4, 4), (7, 4), (8, 8), (1023, 512), (1024, 1024), ((1 << 63) - 1, 1 << 62)],
 )
 def test_quantize_counts_in_the_highest_power_of_two_that_does_not_exceed(value, low):
-    assert buckets.power_bounds(buckets.power_index(value))[0] == low
+    assert buckets.power_bounds(power_index(value))[0] == low
     # and the negative ones mirror that: DTrace names the bucket by the power that is nearest to zero
     if value:
-        assert buckets.power_bounds(buckets.power_index(-value))[1] == 1 - low
+        assert buckets.power_bounds(power_index(-value))[1] == 1 - low
 
 
 @pytest.mark.parametrize(("value", "low"), [(9, None), (10, 10), (19, 10), (20, 20), (99, 90), (100, 100), (5000, 100)])
 def test_lquantize_has_equal_steps_and_a_bucket_on_each_side(value, low):
     layout = LQuantize("l", 10, 100, 10)
-    found = layout.bounds()[buckets.linear_index(value, 10, 10, layout.levels)]
+    found = layout.bounds()[linear_index(value, 10, 10, layout.levels)]
     assert found[0] == (histogram.LOWEST if low is None else low)
     assert len(layout.bounds()) == 9 + 2
 
@@ -56,9 +57,9 @@ def test_lquantize_refuses_what_has_no_steps(lower, upper, step):
 def test_a_value_lies_in_its_bucket(value):
     linear = LQuantize("l", -500, 700, 7)
     for bounds, index in [
-        (Quantize().bounds(), buckets.power_index(value)),
-        (Hist().bounds(), buckets.log_linear_index(value)),
-        (linear.bounds(), buckets.linear_index(value, -500, 7, linear.levels)),
+        (Quantize().bounds(), power_index(value)),
+        (Hist().bounds(), log_linear_index(value)),
+        (linear.bounds(), linear_index(value, -500, 7, linear.levels)),
     ]:
         low, high = bounds[index]
         assert low <= value < high

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from anyprobe.data.aggregates.results import AggregationResult
 from anyprobe.data.layouts import buckets, histogram
 from anyprobe.data.layouts.cells import CellValue
+from support.reference.bucket_index import log_linear_index
 
 ticks = st.integers(min_value=0, max_value=2**64 - 1)
 
@@ -64,7 +65,7 @@ def in_buckets(values):
     """Return the buckets of an aggregation of whole numbers."""
     counts = [0] * buckets.LOG_LINEAR
     for value in values:
-        counts[buckets.log_linear_index(value)] += 1
+        counts[log_linear_index(value)] += 1
     return buckets.nonempty(counts, [buckets.log_linear_bounds(index) for index in range(buckets.LOG_LINEAR)])
 
 

@@ -13,6 +13,7 @@ from anyprobe.handlers.bpf.direct import direct_program
 from anyprobe.handlers.compiler import intermediate
 from anyprobe.handlers.types.storages import Ring
 from support import bpf_running
+from support.reference.bucket_index import log_linear_index
 
 REFUSED = bpf_running.refused_because()
 in_the_kernel = pytest.mark.skipif(REFUSED is not None, reason=str(REFUSED))
@@ -43,7 +44,7 @@ def test_a_histogram_by_key_has_the_right_buckets():
         wanted = {}
         for number in NUMBERS:
             if number & 1 == odd:
-                bounds = buckets.log_linear_bounds(buckets.log_linear_index(number))
+                bounds = buckets.log_linear_bounds(log_linear_index(number))
                 wanted[bounds] = wanted.get(bounds, 0) + 1
         cell = result.entries[odd,]
         assert {(low, high): count for low, high, count in cell.buckets} == wanted

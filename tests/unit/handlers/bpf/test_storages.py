@@ -19,6 +19,7 @@ from anyprobe.handlers.frontend.lowering import Setting
 from anyprobe.handlers.types.storages import Table
 from anyprobe.target.kernel import programs
 from support import bpf_running, generating
+from support.reference.bucket_index import log_linear_index
 
 REFUSED = bpf_running.refused_because()
 pytestmark = pytest.mark.skipif(REFUSED is not None, reason=str(REFUSED))
@@ -131,7 +132,7 @@ def test_four_threads_at_a_tracepoint_agree_with_a_recomputation(program):
     each_thread = [[FIRST + (i * 7919 + which) % 50021 for i in range(20_000)] for which in range(4)]
     numbers = [number for thread in each_thread for number in thread]
     assert all(result.dropped == 0 for result in found.values())
-    wanted = Counter(buckets.log_linear_bounds(buckets.log_linear_index(number)) for number in numbers)
+    wanted = Counter(buckets.log_linear_bounds(log_linear_index(number)) for number in numbers)
     cell = found[values].entries[()]
     assert (cell.sum, cell.min, cell.max) == (sum(numbers), min(numbers), max(numbers))
     assert {(low, high): count for low, high, count in cell.buckets} == wanted

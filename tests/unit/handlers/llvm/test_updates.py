@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from anyprobe.data.aggregates.aggregations import Avg, Count, Hist, LQuantize, Max, Min, Quantize, Stddev, Sum
 from anyprobe.data.aggregates.records import Field, RecordType
-from anyprobe.data.layouts.buckets import linear_index, log_linear_index, power_index
 from anyprobe.data.layouts.keys import UNKEYED, KeyPart, KeyShape
 from anyprobe.data.readers.rings import RingLayout, RingReader
 from anyprobe.data.readers.tables import INSERTING, TableLayout, TableView
 from anyprobe.handlers.llvm.updates import add, emit
 from support import inprocess
+from support.reference.bucket_index import linear_index, log_linear_index, power_index
 
 ONE_KEY = KeyShape((KeyPart(),))
 EVERY = [
