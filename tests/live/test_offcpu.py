@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from contextlib import ExitStack
 
 import pytest
@@ -18,7 +19,7 @@ from support.driver import build, has_ended, wait_until
 from support.seen_probes import is_probed
 
 pytestmark = pytest.mark.live
-TIMES, NAP_NS = 20, 4_990_000
+TIMES, NAP_NS, PROCESSES = 20, 4_990_000, 4
 CAUSES = {
     "naps": "timer",
     "awaits_condition": "condition",
@@ -230,3 +231,29 @@ def test_a_wrong_command_line_is_told_in_one_line(arguments, what):
     found = command("offcpu", *arguments)
     assert found.returncode == 2
     assert sum(what in line for line in found.stderr.splitlines()) == 1
+
+
+def test_of_several_processes_waits_that_began_before_are_of_the_time_that_is_measured(tmp_path):
+    """The first is ready long before the last: what it slept until then is in no number."""
+    results = tmp_path / "results.json"
+    reads = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read(1); sys.stdin.read(1)"]
+    with ExitStack() as stack:
+        programs = [
+            stack.enter_context(subprocess.Popen(reads, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+            for _ in range(PROCESSES)
+        ]
+        for each in programs:
+            assert each.stdout.readline()
+        named = [word for each in programs for word in ("-p", str(each.pid))]
+        with start("offcpu", "--json", "-o", str(results), *named, "--for", "2") as controller:
+            wait_until(lambda: all(is_probed(each.pid, "pwritev") for each in programs), "probes in all")
+            time.sleep(0.5)  # as a rule within the time that is measured; what is told is right in any case
+            programs[0].stdin.write(b"x")
+            programs[0].stdin.flush()
+            assert controller.wait(60) == 0
+        for each in programs:
+            each.stdin.close()
+    document = json.loads(results.read_text())
+    own = [each for each in document["stacks"] if each["cause"] == "io"]
+    assert sum(each["off_ns"] for each in own) == pytest.approx(PROCESSES * document["window_s"] * 1e9, rel=0.02)
+    assert max(each["max_off_ns"] for each in own) <= document["window_s"] * 1e9

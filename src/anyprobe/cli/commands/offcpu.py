@@ -43,6 +43,7 @@ def command(
     anyprobe offcpu --wakers -p 4242 --for 5
     """  # noqa: D301 - click's mark for lines that stay as they are
     from anyprobe.cli.measurement import measuring
+    from anyprobe.cli.measurement.plan import Window
     from anyprobe.cli.programs import targets
     from anyprobe.data.findings.offcpu import Causes, with_causes
     from anyprobe.probes.waiting.offcpu import place_offcpu
@@ -53,6 +54,7 @@ def command(
     causes: Causes = {}
     windows: dict[int, SleepWindow] = {}
     processes: list[Session] = []
+    measured = Window()
     if wakers:
         target = target._replace(kernel=True, all_tasks=True)
         settings["include_self"] = True  # it may wake a thread, too
@@ -68,13 +70,15 @@ def command(
 
     def seen(snapshot: "Snapshot") -> "Snapshot":
         if (window := windows.get(snapshot.target.pid)) is not None:
-            results = window.results(snapshot)
+            results = window.results(snapshot, measured.opened, measured.closed)
         else:
             results = tuple(with_causes(each, causes) for each in snapshot.aggregations)
         return replace(without_places(snapshot), aggregations=results)
 
     settings["returns"] = "exits"  # what a function ends in is known, and has handlers of its own
-    plan = measuring.Plan(specs=(), arm=arm, render=_render, seen=seen, always={"stacks": []}, **settings)
+    plan = measuring.Plan(
+        specs=(), arm=arm, render=_render, seen=seen, window=measured, always={"stacks": []}, **settings
+    )
     return measuring.measure(target, plan)
 
 

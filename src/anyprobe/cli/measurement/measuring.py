@@ -82,7 +82,8 @@ def measure(target: targets.Target, plan: Plan) -> int:
                 tree = following.follow(stack, processes, settings, target, plan, stream)
                 tree.checkpoint = interrupts.check
             running = {*target.pids, *(each.pid for each in (*processes, *([] if started is None else [started])))}
-            sessions = Sessions(processes, Window(), kernel, endless=not running or target.new, tree=tree)
+            window = plan.window or Window()
+            sessions = Sessions(processes, window, kernel, endless=not running or target.new, tree=tree)
         ends = targets.end_descriptors(stack, running)
         stack.enter_context(ending.mistakes_end(started, plan.at_end))
         if started is not None and target.probed and not target.all_tasks:

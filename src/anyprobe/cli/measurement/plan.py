@@ -112,6 +112,8 @@ class Plan:
     """What the JSON document has even where nothing could be placed."""
     records: "Records | None" = None
     """What shows the records that handlers emit, where there may be any."""
+    window: "Window | None" = None
+    """The time that is measured, where what makes results has to know it."""
     seen: "Callable[[Snapshot], Snapshot] | None" = None
     """What makes results of what one process has counted, where that is not the same."""
     maps: bool = False
@@ -150,22 +152,25 @@ class Window:
         """Be open as long as each session is."""
         self._before: dict[int, Snapshot] = {}
         self._last: dict[int, Snapshot] = {}
-        self._opened = self._closed = 0.0
+        self.opened = 0.0
+        """When it opened, by the monotonic clock in seconds; 0: it has not, and is the time of each session."""
+        self.closed = 0.0
+        """When it closed; 0: it has not yet."""
 
     def open(self, sessions: "Iterable[Measured]", *, in_slices: bool = False) -> None:
         """Begin for several sessions, all of them armed; ``in_slices``: for one, too, whose probes count since then."""
         known = list(sessions)
         if len(known) > 1 or in_slices:
-            self._opened = time.monotonic()
+            self.opened = time.monotonic()
             self._before = _snapshots(known)
 
     def begun(self) -> float:
         """Return when it has begun: now, where there is one session alone."""
-        return self._opened or time.monotonic()
+        return self.opened or time.monotonic()
 
     def close(self, sessions: "Iterable[Measured]") -> None:
         """End, before the first of them is disarmed."""
-        self._closed = time.monotonic()
+        self.closed = time.monotonic()
         if self._before:
             self._last = _snapshots(list(sessions))
 
@@ -189,7 +194,7 @@ class Window:
             return found
         from anyprobe.data.snapshots.interval import since
 
-        seconds = (self._closed or time.monotonic()) - self._opened
+        seconds = (self.closed or time.monotonic()) - self.opened
         return replace(since(found, before, ""), interval=None, duration_s=seconds)
 
 

@@ -68,8 +68,14 @@ class SleepWindow:
             self._threads = _threads(session.pid, self._threads.keys() - asleep.keys()) | asleep
         self._names: dict[int, str] = {}
 
-    def results(self, snapshot: "Snapshot") -> tuple[AggregationResult, ...]:
-        """Return a snapshot's aggregations by cause; at the end with calls at the edges, and the kernel's numbers."""
+    def results(self, snapshot: "Snapshot", opened: float = 0.0, closed: float = 0.0) -> tuple[AggregationResult, ...]:
+        """Return a snapshot's aggregations by cause; at the end with calls at the edges, and the kernel's numbers.
+
+        Args:
+            snapshot: of this session.
+            opened: when the time began that is measured, by the monotonic clock in seconds; 0: with the handlers.
+            closed: when it ended; 0: with the session.
+        """
         found = [each for each in snapshot.aggregations if each.name not in {ASLEEP, LATE}]
         asleep = next((each for each in snapshot.aggregations if each.name == ASLEEP), None)
         late = next((each for each in snapshot.aggregations if each.name == LATE), None)
@@ -77,7 +83,9 @@ class SleepWindow:
         for (function, stack, number), cell in (asleep.entries if asleep is not None else {}).items():
             key: Key = int(cause_of(self._causes, str(function))), stack, self.descriptor(int(number)), State.WHOLE
             entries[key] = entries[key].merged(cell) if key in entries else cell
-        edges = self._edges(snapshot, late) if self._is_over else ()
+        began = self._session.host.began or 0.0
+        ends = own_time_at(opened or began), own_time_at(closed if opened and closed else began + snapshot.duration_s)
+        edges = self._edges(late, *ends) if self._is_over else ()
         for key, nanoseconds in edges:
             cell = CellValue(1, nanoseconds, nanoseconds, nanoseconds, kind="quantize")
             entries[key] = entries[key].merged(cell) if key in entries else cell
@@ -91,9 +99,11 @@ class SleepWindow:
     def _is_over(self) -> bool:
         return self._session.host.ended is not None or self._session.host.process.exited()
 
-    def _edges(self, snapshot: "Snapshot", late: AggregationResult | None) -> Iterator[tuple[Key, int]]:
-        """Yield calls that began before the window, or have not ended in it: the key, and how long within it."""
-        moment = own_time_at((self._session.host.began or 0.0) + snapshot.duration_s)
+    def _edges(self, late: AggregationResult | None, first: int, moment: int) -> Iterator[tuple[Key, int]]:
+        """Yield calls that began before the window, or have not ended in it: the key, and how long within it.
+
+        ``first`` and ``moment`` are when it began and ended, as ``ctx.now`` has it.
+        """
         now = self._now()
         handling = self._session.host.handlers.used
         maps = {} if handling is None else {each.name: each.entries for each in handling.maps()}
@@ -107,7 +117,7 @@ class SleepWindow:
                 number = int(maps[_DESCRIPTOR].get(key, -1))
                 stack = maps[_STACK].get(key, function)
                 cause = cause_of(self._causes, function)
-                off = moment - int(began) - max(ran, 0)
+                off = moment - max(int(began), first) - max(ran, 0)
                 if off > 0:
                     yield (int(cause), stack, self.descriptor(number), State.OPEN), off
         for (at, where, number_of), cell in (late.entries if late is not None else {}).items():
@@ -115,7 +125,7 @@ class SleepWindow:
             if (before := self._threads.get(tid)) is not None and before.call:
                 ran = int(maps.get(LATE_RAN, {}).get((tid,), before.ran)) - before.ran
                 cause = self._outermost(str(where), str(at))
-                off = (cell.max or 0) - before.moment - max(ran, 0)
+                off = (cell.max or 0) - max(before.moment, first) - max(ran, 0)
                 if off > 0:
                     yield (int(cause), where, self._descriptor_at(before, cause), State.BEFORE), off
         by_plain_name = {_plain(name): cause for name, cause in self._causes.items()}
@@ -128,7 +138,7 @@ class SleepWindow:
             cause = by_plain_name.get(_plain(name.partition("+")[0]), Cause.CALL)
             if cause is Cause.LOCK and _LOCKS_ALONE not in name:
                 cause = Cause.FUTEX  # conditions wait there, too
-            off = moment - before.moment - (after.ran - before.ran)
+            off = moment - max(before.moment, first) - (after.ran - before.ran)
             if is_same and off > 0:
                 yield (int(cause), name, self._descriptor_at(before, cause), State.ALL_ALONG), off
 
