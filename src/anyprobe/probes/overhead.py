@@ -36,7 +36,7 @@ TRAP_NS = 3000.0
 
 
 _HANDLED = frozenset({ActionKind.HANDLER, ActionKind.HANDLE_RETURN, ActionKind.FAULT})
-_SINGLE = frozenset({"insn", "block", "run", "call", "taken", "undecided"})
+_SINGLE = frozenset({"insn", "block", "run", "call", "store", "taken", "undecided"})
 """Kinds of specs of which each instruction counts for itself."""
 _NAMED = 5
 

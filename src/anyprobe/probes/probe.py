@@ -373,6 +373,10 @@ def instructions_of(code: FunctionCode, kind: str, pattern: str = "") -> Sequenc
         found = code.sites_among(code.addresses)
         return [each for each in found if fnmatch.fnmatchcase(f"{each - code.start:x}", pattern)]
 
+    if kind == "store":
+        from anyprobe.isa.stores import is_store
+
+        return code.sites_among([one.ip for one in code.iced if is_store(one)])
     if kind == "taken":
         return conditional_jumps(code)
     if kind == "undecided":

@@ -50,7 +50,7 @@ def site_name(site: SiteResult) -> str:
         return function
     if site.folded_sites:
         return f"{function}%{site.kind}"
-    if site.kind in ("offset", "insn", "block", "run", "call", "taken", "undecided"):
+    if site.kind in ("offset", "insn", "block", "run", "call", "store", "taken", "undecided"):
         return f"{function}+{site.offset:#x}"
     if site.kind == "return":
         exit_kind = f" ({site.exit_kind})" if site.exit_kind else ""

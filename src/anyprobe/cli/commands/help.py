@@ -22,7 +22,7 @@ Short forms
   malloc               the same in all modules
   libc:malloc%return   where it ends: each ret, and jumps to other functions
   libc:malloc+0x1c     the instruction there
-  libc:malloc%insn     each instruction; %block; %run, cut at calls, too; %call
+  libc:malloc%insn     each instruction; %block; %run; %call; %store
   libc:malloc%taken    each conditional jump, where it is taken; %undecided:
                        those whose counts do not follow from the counts of %run
   src/parse.c:120      a source line, by debug information; libx:parse.c:120

@@ -1,9 +1,12 @@
 """The life of ``watch``: watch, print what comes, end."""
 
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
 
 from anyprobe.cli import ExitStatus
 from anyprobe.cli.programs import targets
@@ -12,6 +15,10 @@ from anyprobe.cli.terminal import output
 from anyprobe.cli.terminal.interrupts import Interrupts
 from anyprobe.core.printable import printable
 from anyprobe.probes.watching.watcher import Access, Watcher
+from anyprobe.reports.quantities import counted
+
+if TYPE_CHECKING:
+    from anyprobe.probes.watching.store_watcher import StoreWatcher
 
 _LOOKS = 0.02
 """Seconds between two looks for what has come."""
@@ -23,6 +30,9 @@ class Plan:
 
     texts: tuple[str, ...]
     reads: bool
+    stores: bool
+    heap: bool
+    modules: tuple[str, ...]
     most: int | None
     stack_bytes: int
     seconds: float | None
@@ -36,7 +46,7 @@ class Plan:
 class _Printer:
     """Prints accesses as lines."""
 
-    def __init__(self, watcher: Watcher, plan: Plan, stream: TextIO) -> None:
+    def __init__(self, watcher: "Watcher | StoreWatcher", plan: Plan, stream: TextIO) -> None:
         self._watcher, self._plan, self._stream = watcher, plan, stream
         self._began = time.monotonic_ns()
         self.shown = 0
@@ -99,6 +109,7 @@ def _shown(value: int | None) -> str:
 def watch(target: targets.Target, plan: Plan) -> int:
     """Watch until the time is over, a signal comes, or all processes have ended; return the exit status."""
     targets.refuse_end(target, plan.at_end)
+    _check(target, plan)
     with (
         ExitStack() as stack,
         output.results(plan.output, program_owns_output=target.owns_standard_output) as stream,
@@ -106,12 +117,13 @@ def watch(target: targets.Target, plan: Plan) -> int:
     ):
         looked = looked_at(stack, target, interrupts, plan.at_end)
         ends = looked.ends
-        watcher = stack.enter_context(Watcher(looked.pids, plan.texts, reads=plan.reads, stack_bytes=plan.stack_bytes))
+        watcher = _watcher(looked.pids, plan)
+        stack.callback(watcher.close)
         printer = _Printer(watcher, plan, stream)
         if looked.started is not None:
             looked.started.resume()
-        if not watcher.sees_kernel and not plan.quiet:
-            output.warn("writes by the kernel (read, recv) are not met: this user may not watch it")
+        if not plan.quiet:
+            _introduce(watcher)
         deadline = None if plan.seconds is None else time.monotonic() + plan.seconds
         while ends and not interrupts.requested and not printer.enough:
             left = _LOOKS if deadline is None else min(_LOOKS, deadline - time.monotonic())
@@ -136,7 +148,38 @@ def watch(target: targets.Target, plan: Plan) -> int:
         return ExitStatus.INTERRUPTED if interrupts.by_user else ExitStatus.DONE
 
 
-def _tell(watcher: Watcher, printer: _Printer, count: int, plan: Plan) -> None:
+def _check(target: targets.Target, plan: Plan) -> None:
+    """Refuse options that have no meaning together."""
+    by_stores = plan.stores or plan.heap
+    if plan.modules and not by_stores:
+        raise click.UsageError("--module says whose stores are tested: it needs --stores or --heap")
+    if by_stores and plan.reads:
+        raise click.UsageError("--stores meets no reads: leave --read away")
+    if by_stores and (target.program or len(target.pids) != 1):
+        raise click.UsageError("--stores and --heap watch one process that runs: give -p PID")
+
+
+def _watcher(pids: Sequence[int], plan: Plan) -> "Watcher | StoreWatcher":
+    if not (plan.stores or plan.heap):
+        return Watcher(pids, plan.texts, reads=plan.reads, stack_bytes=plan.stack_bytes)
+    from anyprobe.probes.watching.store_watcher import StoreWatcher
+
+    return StoreWatcher(pids[0], plan.texts, plan.modules, around=plan.heap)
+
+
+def _introduce(watcher: "Watcher | StoreWatcher") -> None:
+    """Say what is watched, and what is not."""
+    if isinstance(watcher, Watcher):
+        if not watcher.sees_kernel:
+            output.warn("writes by the kernel (read, recv) are not met: this user may not watch it")
+        return
+    for each in watcher.allocations:
+        output.warn(f"the allocation: {each.end - each.start} bytes at {each.start:#x}")
+    refused = f", {watcher.refused:,} not (anyprobe list SPEC%store shows why)" * bool(watcher.refused)
+    output.warn(f"{counted(watcher.sites, 'store')} tested{refused}; the kernel's writes are not met")
+
+
+def _tell(watcher: "Watcher | StoreWatcher", printer: _Printer, count: int, plan: Plan) -> None:
     """Say how much was met, and how much of it could not be shown."""
     if not plan.quiet and plan.format is None:
         output.warn(f"{max(count, watcher.seen):,} accesses, {printer.shown:,} shown")

@@ -13,7 +13,7 @@ from click.shell_completion import BashComplete, CompletionItem, add_completion_
 
 MOST = 300
 """So many names are offered at most: more would not be read."""
-KINDS = ("entry", "return", "insn", "block", "run", "call", "taken", "undecided")
+KINDS = ("entry", "return", "insn", "block", "run", "call", "store", "taken", "undecided")
 _MAPPED = re.compile(r"^\S+ r-x\S+ \S+ \S+ \S+ +(/.*?)(?: \(deleted\))?$", re.MULTILINE)
 _PROVIDER = re.compile(r"pid\d*")
 _SHORT = re.compile(r"(.+?)(?:-\d[\d.]*)?\.so(?:[.\d]*)")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from anyprobe.data.snapshots.nested import NestedTiming
 
 Json = dict[str, Any]
-Kind = Literal["entry", "return", "offset", "insn", "block", "run", "call", "taken", "undecided", "usdt"]
+Kind = Literal["entry", "return", "offset", "insn", "block", "run", "call", "store", "taken", "undecided", "usdt"]
 ExitKind = Literal["ret", "tail", "trampoline", "caller"]
 """How a return is seen: at the instruction, at a jump to another function, at a replaced return address, or only where
 the caller goes on."""
@@ -34,7 +34,7 @@ MARKERS: frozenset[Kind] = frozenset({"usdt"})
 _CALLS = ("count", "tail_exits", "unmatched", "sum_ns", "nmissed", "in_flight", "learning", "left", "callers")
 _ADDED = (*_CALLS, "open_ns", "running_ns", "measured")
 """What of calls is added up."""
-_MANY: frozenset[Kind] = MARKERS | {"insn", "block", "run", "call", "taken", "undecided"}
+_MANY: frozenset[Kind] = MARKERS | {"insn", "block", "run", "call", "store", "taken", "undecided"}
 """Kinds of which one spec may mean many places that can be told of as one."""
 
 

@@ -8,9 +8,9 @@ from anyprobe.probes.specs.parts import PID, PROVIDERS, Part, Spec
 
 KERNEL = ("kernel", "kprobe", "kretprobe", "fentry", "fexit", "tracepoint", "syscall", "rawtracepoint")
 HEX_OR_DECIMAL = re.compile(r"0[xX][0-9a-fA-F]+|[0-9]+")
-EACH = frozenset({"insn", "block", "run", "call", "taken", "undecided"})
-"""Names that mean many instructions of a function: each, each first one of a block, each call, each taken jump."""
-_NAMES = ("entry", "return", "insn", "block", "run", "call", "taken", "undecided")
+EACH = frozenset({"insn", "block", "run", "call", "store", "taken", "undecided"})
+"""Names that mean many instructions of a function: all, first ones of blocks, calls, stores, jumps that are taken."""
+_NAMES = ("entry", "return", "insn", "block", "run", "call", "store", "taken", "undecided")
 _HEX = re.compile(r"(?:0[xX])?[0-9a-fA-F]+")
 _SOURCE = re.compile(r"[\w./+-]+\.(?:c|cc|cpp|cxx|c\+\+|C|h|hh|hpp|hxx|inc|rs|go|S|s|f90|m)")
 

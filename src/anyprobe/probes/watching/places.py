@@ -55,7 +55,7 @@ def find(text: str, objects: "Sequence[LoadedObject]") -> Watched:
             not module
             or loaded.name == module
             or loaded.name.startswith(f"{module}.so")
-            or (module == "a.out" and loaded.image.is_program)
+            or (module == "a.out" and loaded.is_executable)
         ):
             from anyprobe.binary.objects.variables import variables_named
 

@@ -81,6 +81,30 @@ def stored(instruction: Instruction, registers: Mapping[str, int], old: Mapping[
     return Stored(address, size, _value(instruction, registers, old.get((address, size)), size))
 
 
+def about_to_be_stored(
+    instruction: Instruction, registers: Mapping[str, int], size: int, old: int | None
+) -> int | None:
+    """Return what memory holds after a store that is about to be made; None where the registers do not tell.
+
+    Args:
+        instruction: decoded at its own address.
+        registers: those before it.
+        size: how many bytes it stores.
+        old: what these hold.
+    """
+    mnemonic, mask = instruction.mnemonic, (1 << 8 * size) - 1
+    if mnemonic in _STRINGS:
+        return None if instruction.has_rep_prefix else registers["rax"] & mask
+    given = _operand(instruction, 1, registers, size) if instruction.op_count > 1 else 0
+    if mnemonic == Mnemonic.XCHG:
+        return given
+    if mnemonic == Mnemonic.XADD:
+        return None if old is None or given is None else old + given & mask
+    if mnemonic == Mnemonic.CMPXCHG:
+        return None if old is None else given if old == registers["rax"] & mask else old
+    return _value(instruction, registers, old, size)
+
+
 def _value(instruction: Instruction, registers: Mapping[str, int], old: int | None, size: int) -> int | None:
     if size not in _SIZES:
         return None

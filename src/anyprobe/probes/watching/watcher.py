@@ -3,7 +3,6 @@
 import errno
 import os
 import time
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -18,6 +17,7 @@ from anyprobe.isa.decode import decode_iced
 from anyprobe.probes.profiling.spaces import Space, Spaces
 from anyprobe.probes.profiling.stacks import walked
 from anyprobe.probes.stacks.symbols import Symbols
+from anyprobe.probes.watching.lines import SourceLines
 from anyprobe.probes.watching.places import Watched, find, split
 from anyprobe.probes.watching.stores import reads_memory, stored, writes_memory
 from anyprobe.target.kernel import symbols as kernel_symbols
@@ -88,8 +88,7 @@ class Watcher:
         self._known: dict[tuple[int, int], int | None] = {}
         """What memory holds, by process and address, as far as that is known."""
         self._symbols: dict[int, Symbols[_Objects]] = {}
-        self._lines: dict[LoadedObject, list[tuple[int, str, int]]] = {}
-        self._line_of: dict[tuple[LoadedObject, int], str] = {}
+        self._lines = SourceLines()
         self._instructions: dict[tuple[int, int], Instruction | None] = {}
         self._kernel: kernel_symbols.Symbols | None = None
         self.seen, self.lost = 0, 0
@@ -233,7 +232,7 @@ class Watcher:
             name = names.name(pc)
             function = name.partition(":")[2] or name
             if loaded is not None:
-                module, line = loaded.name, self._line(loaded, pc - loaded.bias)
+                module, line = loaded.name, self._lines.at(loaded, pc - loaded.bias)
         return module, function, line, frames
 
     def _in_kernel(self, address: int) -> str:
@@ -242,25 +241,6 @@ class Watcher:
                 self._kernel = kernel_symbols.running()
         found = None if self._kernel is None else self._kernel.containing(address)
         return "[kernel]" if found is None else found.name
-
-    def _line(self, loaded: LoadedObject, address: int) -> str:
-        """Return the source line of an instruction; empty where none is known."""
-        if loaded not in self._lines:
-            self._lines[loaded] = []
-            with suppress(TargetError):
-                self._lines[loaded] = sorted(loaded.image.debug_info.statements())
-        if (loaded, address) not in self._line_of:
-            self._line_of[loaded, address] = self._found_line(loaded, address)
-        return self._line_of[loaded, address]
-
-    def _found_line(self, loaded: LoadedObject, address: int) -> str:
-        rows = self._lines[loaded]
-        at = bisect_right(rows, address, key=lambda row: row[0]) - 1
-        with suppress(TargetError):
-            function = loaded.image.function_around(address)
-            if at >= 0 and function is not None and rows[at][0] >= function.start:
-                return f"{rows[at][1]}:{rows[at][2]}"
-        return ""
 
 
 def _after(instruction: Instruction, sample: Sample, old: int | None, address: int, size: int) -> int | None:

@@ -12,7 +12,7 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.layouts.layout import JUMPED, PASSED_ON
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.lines import KeptLine, content_of, has_branch
-from anyprobe.splice.apply.site_clobbers import SiteClobbers
+from anyprobe.splice.apply.site_clobbers import SiteClobbers, in_place
 from anyprobe.splice.codegen.emit import (
     PATCH_ALIGNMENT,
     ActionSource,
@@ -338,11 +338,7 @@ class Emission:
             flags = JUMPED | PASSED_ON * (hook.jumps > 1) if goes_on else 0
             return (Action(kind, hook.offset | flags, code, jumps=hook.jumps),)
         place = (hook.ip, hook.function) if hook.handler.asks_place else (0, 0)
-        alone = hook.handler.ends is None
-        accesses = partial(self._clobbers.accesses, edit, want)
-        inline = (
-            home.inline(bank, hook.handler, accesses, hook.function) if isinstance(bank, SlotBank) and alone else None
-        )
+        inline = in_place(home, hook, edit, want, self._clobbers)
         told = hook.handler.takes_target, hook.handler.moves_stack
         shared = hook.handler if isinstance(bank, SlotBank) and inline is None else None
         looks = hook.looks_for_room

@@ -1,4 +1,4 @@
-"""What a patch may overwrite at a site: what is dead there, less what other code may read all the same."""
+"""What a patch may overwrite at a site (what is dead there, less what other code may read), and do there by itself."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,12 +8,16 @@ from anyprobe.binary.flow.cfg import CodeMap
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.splice.edits import Edit, beside_handlers
 from anyprobe.splice.plan.splices import Clobbers, Want, WantKind
+from anyprobe.splice.regions.code_region import SlotBank
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from anyprobe.binary.liveness.certain_accesses import Access
     from anyprobe.binary.liveness.skipped_kills import SkippedKills
+    from anyprobe.splice.codegen.patch import InPlace
+    from anyprobe.splice.regions.banks import Hook
+    from anyprobe.splice.regions.code_region import CodeRegion
 
 _ENDS = frozenset({WantKind.ENTRY, WantKind.EXIT})
 ClobberSource = Callable[[CodeMap, FunctionCode, Want], Clobbers]
@@ -102,3 +106,18 @@ def function_of(edit: Edit, want: Want) -> FunctionCode:
     # where a function ends is known once it is decoded, which entries do not need
     own = want.address == code.start or code.start <= want.address < code.end
     return code if own else edit.module.code.containing(want.address) or code
+
+
+def in_place(home: "CodeRegion", hook: "Hook", edit: "Edit", want: "Want", sites: SiteClobbers) -> "InPlace | None":
+    """Return what a patch does by itself for the handler of a hook; ``None``: the handler is called at each hit."""
+    bank, handler = hook.bank, hook.handler
+    if handler is None or handler.ends is not None or not isinstance(bank, SlotBank):
+        return None
+    if not handler.watches:
+        return home.inline(bank, handler, partial(sites.accesses, edit, want), hook.function)
+    from anyprobe.splice.codegen.handlers.store_test import StoreTest, range_words
+
+    insn = function_of(edit, want).insn_at(want.address)
+    assert insn is not None
+    words = home.shared_words(range_words(handler.watches))
+    return StoreTest(insn.iced, len(handler.watches), words, edit.module.bias)

@@ -283,7 +283,7 @@ class PatchWriter:
             self.code("lea rsp, [rsp+144]")
         else:
             self._call(action.bank.handler, action.offset)
-        self._tell_place(action)
+        self.tell_place(action)
         after.append(self.here)
 
     def _look_for_room(self, action: Action, after: list[int]) -> None:
@@ -311,7 +311,7 @@ class PatchWriter:
         self._routine(action.bank.handler)
         if action.offset >= 0:
             self.value("lea rsp, [rsp+pushed]", 8)
-        self._tell_place(action)
+        self.tell_place(action)
 
     def handle_return(self, action: Action) -> None:
         """Append what runs a handler where a function has returned, and goes on to its caller."""
@@ -325,9 +325,9 @@ class PatchWriter:
             self.argument("push argument", action.offset)
         self._routine(routine)
         self.value("lea rsp, [rsp+pushed]", 128 + 8 * len(actions))
-        self._tell_place(next((action for action in actions if action.function), actions[0]))
+        self.tell_place(next((action for action in actions if action.function), actions[0]))
 
-    def _tell_place(self, action: Action) -> None:
+    def tell_place(self, action: Action) -> None:
         """Append what a handler asks of its place, in operands of instructions that do nothing."""
         if action.function:
             if not all(abs(each - self.here) < _SIGNED_32 - 16 for each in (action.ip, action.function)):
@@ -341,7 +341,7 @@ class PatchWriter:
         self.argument("push argument", action.offset)
         self._routine(action.bank.handler)
         self.value("lea rsp, [rsp+pushed]", 8)  # as long as after other calls
-        self._tell_place(action)
+        self.tell_place(action)
 
     def check_view(self, action: Action) -> None:
         """Append the jump to the check of whether there is anything for the signal view to do; it comes back by r13."""

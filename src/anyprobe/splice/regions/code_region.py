@@ -192,6 +192,8 @@ class CodeRegion:
     """Where several handlers are called at once, by their bank's gate and the handlers' identities."""
     _at_returns: dict[tuple[int, int], int] = field(default_factory=dict, init=False)
     """Where handlers are called at replaced return addresses, by bank and counter."""
+    _words: dict[bytes, int] = field(default_factory=dict, init=False)
+    """Where words are that code reads, by what they hold."""
     _storages: dict[int, int] = field(default_factory=dict, init=False)
     """Where addresses of storages are written."""
 
@@ -375,6 +377,12 @@ class CodeRegion:
         if storage not in self._storages:
             self._storages[storage] = self.put(u64(storage))
         return Inline(update, sources, self._storages[storage], function, bank.dark)
+
+    def shared_words(self, content: bytes) -> int:
+        """Return where some bytes are within reach of the code, which are written once."""
+        if content not in self._words:
+            self._words[content] = self.put(content)
+        return self._words[content]
 
     def needs_gate(self, bank: SlotBank) -> bool:
         """Return whether code here uses the bank and its gate word has not been written yet."""

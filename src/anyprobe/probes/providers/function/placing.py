@@ -18,11 +18,13 @@ _SAID = {
     "block": "basic block",
     "run": "run of instructions",
     "call": "call",
+    "store": "store",
     "taken": "conditional jump",
     "undecided": "conditional jump",
 }
 
 _JUMPS = frozenset({"taken", "undecided"})
+_RARE = _JUMPS | {"store"}
 
 
 def survey(sites: Sequence[ResolvedSite], module_of: Callable[[LoadedObject], Module], *, timed: bool) -> None:
@@ -76,7 +78,7 @@ def check_places(probe: Probe, beside: Probe | None, sites: Sequence[ResolvedSit
     for made in (probe, *([beside] if beside is not None else [])):
         if made.all_places or made.refused or made.exitless:
             return
-    kinds = {site.kind for site in sites} & EACH - _JUMPS  # there are functions without, and that is no mistake
+    kinds = {site.kind for site in sites} & EACH - _RARE  # there are functions without, and that is no mistake
     if kinds:
         of = sites[0].name if len(sites) == 1 else f"any of {len(sites)} functions"
         raise probe.wanted.name_error(f"there is no {_SAID[kinds.pop()]} in {of}")

@@ -55,7 +55,7 @@ class WordWriter(Filling):
         self._strings, self._aligned = "df" in code.clobbers, code.vectors or self._elsewhere
         more = SCRATCH if handler.ends is not None else ()
         self._saved = saved_by([each.code for each in handlers], more, based=self._aligned)
-        self._passed_by = _PASSED_BY + 8 * (handler.takes_target or handler.takes_trap or len(handlers) - 1)
+        self._passed_by = _PASSED_BY + 8 * (handler.is_told_more or len(handlers) - 1)
         self._passed_by -= 8 * (handler.ends is CallEnd.IN_CALLER)  # as at the function's ``ret``
         self._base, self._pushed = ("rbp", 0) if self._aligned else ("rsp", 8 * self._strings)
 
@@ -162,7 +162,7 @@ class WordWriter(Filling):
                 asm.code("rdtscp; mov eax, ecx; and eax, 0xfff")
             case "now":
                 emit_nanoseconds(asm, handler)
-            case "trap":
+            case "trap" | "address":
                 self._load("rax", self._above + 16 + self._pushed)
             case "ip" if handler.ends is CallEnd.IN_CALLER:
                 asm.code("mov rax, r9")

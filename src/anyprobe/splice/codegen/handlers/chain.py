@@ -30,7 +30,7 @@ def can_follow(before: Sequence[HandlerFacts], handler: HandlerFacts) -> bool:
 
 def _can_share(handler: HandlerFacts) -> bool:
     """Return whether a handler leaves the thread where it is, and needs no state but that of whole registers."""
-    goes = handler.redirects or handler.skips or handler.moves_stack or handler.takes_target or handler.takes_trap
+    goes = handler.redirects or handler.skips or handler.moves_stack or handler.is_told_more
     goes = goes or handler.ends is not None
     code = handler.code
     labels = any(each.kind is InputKind.CONTEXT and each.name in _WITH_LABELS for each in code.inputs)

@@ -85,6 +85,8 @@ class HandlerFacts:
     changes is safe under interruption, and it is not hit itself."""
     takes_trap: bool = False
     """Whether a landing pushes the number of the trap before the argument."""
+    watches: tuple[tuple[int, int], ...] = ()
+    """Ranges of memory, by address and length: it runs before stores to these alone, and is told where they go."""
     go_calls: GoCalls | None = None
     """What it has data by of the calls of Go functions; None: nothing."""
     stacks: int = 0
@@ -93,6 +95,11 @@ class HandlerFacts:
     """Where it is called, if calls are followed to where their callers go on."""
     tells_ip: bool = False
     """Whether it is known in the caller where the call has left the function."""
+
+    @property
+    def is_told_more(self) -> bool:
+        """Whether patches push a word before the argument."""
+        return self.takes_target or self.takes_trap or bool(self.watches)
 
     @property
     def asks_place(self) -> bool:
