@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+import time
 
 import pytest
 
@@ -135,6 +136,7 @@ def test_the_command_shows_it_and_is_gone_without_a_trace(overrun):
     said = ""
     while "tested" not in said:
         said = watching.stderr.readline()
+    moment = time.monotonic_ns()
     run(overrun)
     output, _ = watching.communicate(timeout=60)
     lines = [json.loads(line) for line in output.splitlines()]
@@ -143,6 +145,7 @@ def test_the_command_shows_it_and_is_gone_without_a_trace(overrun):
     assert {line["kind"] for line in lines} == {"write"}
     assert {line["watched"] for line in lines} == {f"after {overrun.place}+20"}
     assert lines[0]["function"].startswith("fill")
+    assert abs(lines[0]["ts_ns"] - moment) < 5e9
     assert watching.returncode == 0
     assert mappings_of(overrun.pid) == before
     run(overrun)

@@ -5,6 +5,7 @@ leaves a record: where the store is, where it goes, what is there, the registers
 is worked out from the instruction and the registers.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -90,7 +91,7 @@ class StoreWatcher:
         except BaseException:
             self._stack.close()
             raise
-        self.seen, self.lost = 0, 0
+        self.seen, self.lost, self._ahead = 0, 0, 0
         self._lines = SourceLines()
         self._instructions: dict[int, Instruction | None] = {}
 
@@ -169,6 +170,7 @@ class StoreWatcher:
 
     def look(self, *, final: bool = False) -> Iterator[Access]:
         """Yield what has come since the last look."""
+        self._ahead = time.monotonic_ns() - self._session.emission_time()
         for name, _, batch in self._session.handling.records(final=final):
             for row in rows(batch) if name == RECORD else ():
                 access = self._access(row)
@@ -198,7 +200,7 @@ class StoreWatcher:
         stack = [each.strip() for each in str(row["stack"]).split(" < ") if each.strip()]
         kind = "masked" if is_masked(instruction) else "write"
         return Access(
-            row["ts"], row["pid"], row["tid"], watched, address, size, pc, kind, old, new,
+            row["ts"] + self._ahead, row["pid"], row["tid"], watched, address, size, pc, kind, old, new,
             function, module, line, stack,
         )  # fmt: skip
 
