@@ -24,6 +24,7 @@ from anyprobe.isa.stores import is_masked, stored_bytes, string_bytes
 from anyprobe.probes.handlers.points import HandlerAt, Point
 from anyprobe.probes.opening import attach
 from anyprobe.probes.specs.spec import parsed
+from anyprobe.probes.timing.clock import own_time
 from anyprobe.probes.watching.lines import SourceLines
 from anyprobe.probes.watching.places import Watched, find
 from anyprobe.probes.watching.stores import about_to_be_stored
@@ -170,7 +171,7 @@ class StoreWatcher:
 
     def look(self, *, final: bool = False) -> Iterator[Access]:
         """Yield what has come since the last look."""
-        self._ahead = time.monotonic_ns() - self._session.emission_time()
+        self._ahead = time.monotonic_ns() - own_time()[0]
         for name, _, batch in self._session.handling.records(final=final):
             for row in rows(batch) if name == RECORD else ():
                 access = self._access(row)
