@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from anyprobe.target.kernel import programs
 from live.test_command_line import anyprobe as command
 from live.test_schemas import checked
+from support.bpf_running import refused_because
 from support.driver import build
 
-REFUSED = programs.refused_because()
+REFUSED = refused_because()
 pytestmark = [pytest.mark.live, pytest.mark.skipif(bool(REFUSED), reason=REFUSED or "they run")]
 TIMES, PAGES = 100, 64
 DOUBT_NS = 50_000
