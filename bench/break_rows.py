@@ -1,16 +1,19 @@
-"""What a false condition of a breakpoint adds to each call, and gdb's beside it."""
+"""What a false condition of a breakpoint adds to a call, gdb's beside it; what tests before all stores slow down."""
 
 import shutil
 import statistics
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 
+from blocks import Mix
 from measure import call_target, pairs
 from rows import Report
 
 import anyprobe
 from anyprobe.probes.specs.spec import parsed
+from anyprobe.probes.watching.store_watcher import StoreWatcher
 
 CALLS, PAIRS = 30_000_000, 9
 _LONGEST = 30.0
@@ -31,6 +34,7 @@ def break_rows(report: Report, scale: float) -> None:
             f"false condition on {name}", f"{added!s} ns", f"<= {must:g} ns", holds, f"bare: {bare:.2f} ns a call"
         )
     _gdb(report)
+    _stores(report, scale)
 
 
 def _placed(session: anyprobe.Session, condition: Callable[..., object]) -> Callable[[], object]:
@@ -73,3 +77,29 @@ def _elapsed(run: Callable[[str, int], object]) -> float:
         run("member", 500)
         turns.append((time.monotonic_ns() - begin) / 500)
     return statistics.median(turns)
+
+
+def _stores(report: Report, scale: float) -> None:
+    """Print how much slower CPython is where each of its stores is tested for a range, against one without."""
+    target, other = Mix(), Mix()
+    try:
+
+        def ratio() -> float:
+            turns = range(max(int(11 * scale), 3))
+            return statistics.median(sum(target.run(2)) / sum(other.run(2)) for _ in turns)
+
+        target.run(2)
+        other.run(2)
+        before, begin = ratio(), time.process_time()
+        maps = Path(f"/proc/{target.process.pid}/maps").read_text().splitlines()
+        heap = next(line for line in maps if line.endswith("[heap]"))
+        with StoreWatcher(target.process.pid, [f"0x{heap.split('-')[0]}:64"], ["a.out"]) as watcher:
+            seconds = time.process_time() - begin
+            target.run(2)
+            slower = ratio() / before
+            sites = watcher.sites
+    finally:
+        target.process.kill()
+        other.process.kill()
+    note = f"{sites:,} stores, placed in {seconds:.1f} s of processor time"
+    report.add("all stores of CPython tested for a range", f"{slower:.2f} x slower", "<= 1.8", slower <= 1.8, note)
