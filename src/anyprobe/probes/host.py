@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from anyprobe.probes.stacks.symbols import Symbols
     from anyprobe.probes.threads.thread_ids import ThreadIds
     from anyprobe.probes.timing.thread_names import ThreadNames
+    from anyprobe.probes.wanted.entering import Entrances
     from anyprobe.probes.wanted.live_proof import LiveProof
     from anyprobe.probes.wanted.slices import Slices
     from anyprobe.splice.engine import Engine
@@ -104,6 +105,8 @@ class ProbeHost(ABC):
         self.handler_watch = HandlerWatch(self.splicing, self.objects, self.module)
         self.functions = FunctionProvider(self.splicing, self.copies, self.wanted_once)
         """What arms places in functions."""
+        self.entry_gate: Entrances | None = None
+        """Where threads wait that enter functions for the first time, if any do."""
         self.slices: Slices | None = None
         """What places probes piece by piece, where there is a time for it."""
         if options.max_setup is not None:

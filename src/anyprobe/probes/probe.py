@@ -18,6 +18,7 @@ from anyprobe.splice.regions.banks import CallGroup, Hook, TimingGroup
 
 if TYPE_CHECKING:
     from anyprobe.binary.flow.exits import Exit, Exits
+    from anyprobe.probes.wanted.entering import Unentered
     from anyprobe.splice.codegen.handlers.facts import HandlerFacts
     from anyprobe.splice.regions.code_region import SlotBank
 
@@ -301,6 +302,10 @@ class Probe:
     """What it is listed as a part of, if not by itself."""
     sets_flags: bool = False
     """Whether its places tell whether they were hit, not how often."""
+    waits: bool = False
+    """Whether blocks get their places as functions are entered."""
+    unentered: "list[Unentered]" = field(default_factory=list)
+    """The functions that wait for this."""
 
     @property
     def spec(self) -> str:
@@ -315,7 +320,7 @@ class Probe:
 
     def unplaced(self) -> "Probe":
         """Return a probe that asks for the same and has no places yet."""
-        return Probe(self.wanted, is_timing=self.is_timing, sets_flags=self.sets_flags)
+        return Probe(self.wanted, is_timing=self.is_timing, sets_flags=self.sets_flags, waits=self.waits)
 
     def refuse(self, site: ResolvedSite, why: Refusal, module: Module) -> None:
         """Note why a site is not placed, with its run-time address; of many sites, with that of the one in question."""
@@ -338,8 +343,13 @@ class Probe:
 
     @property
     def armed(self) -> bool:
-        """Whether at least one place is armed."""
-        return any(place.hook.armed for place in self.all_places)
+        """Whether at least one place is armed, or will be where a function is entered."""
+        return bool(self.unentered) or any(place.hook.armed for place in self.all_places)
+
+    @property
+    def means_something(self) -> bool:
+        """Whether anything was found that it asks for."""
+        return bool(self.all_places or self.unentered or self.refused)
 
 
 def places_of(probes: Sequence[Probe], *, fresh: bool = False) -> list[Place]:

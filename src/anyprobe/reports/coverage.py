@@ -30,7 +30,8 @@ def print_coverage(snapshot: Snapshot, console: "Console", top: int = 0) -> None
     branches = sum((module.branches for module in coverage.modules), Tally())
     parts = [(lines, "line"), (blocks, "block"), (functions, "function"), (branches, "branch way")]
     what = ", ".join(f"{tally.covered:,} of {counted(tally.total, noun)}" for tally, noun in parts if tally.total)
-    print_heading(snapshot, console, f"{what or 'nothing'} covered since {coverage.since}")
+    lazily = ", with probes from the first entry of each function on" * coverage.lazy
+    print_heading(snapshot, console, f"{what or 'nothing'} covered since {coverage.since}{lazily}")
     rows = [(each.name, each.lines, each.blocks, each.entered) for each in coverage.modules]
     if rows:
         table = Rows()

@@ -201,6 +201,8 @@ class Edit:
     """The splices that serve what is removed and nothing else: only these leave, and nothing is planned anew."""
     yields: bool = False
     """Whether it rather loses what is armed than leaves it as it is, which may harm the program."""
+    is_one_of_many: bool = False
+    """Whether its patches are made as where thousands of functions change at once, since as many follow."""
     planned: Planned = NOTHING
     change: FunctionChange | None = None
     """What is emitted, to be applied."""

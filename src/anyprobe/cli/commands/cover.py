@@ -33,6 +33,12 @@ if TYPE_CHECKING:
     "--edges", is_flag=True, help="Count how often control goes from each block to each other, too; means --counts."
 )
 @click.option(
+    "--lazy",
+    is_flag=True,
+    help="Place the probes of a function when it is entered first, for which the thread waits some milliseconds. "
+    "Not with --counts, and of no use where fork children work.",
+)
+@click.option(
     "--fail-under",
     type=click.FloatRange(0, 100),
     metavar="PERCENT",
@@ -49,6 +55,7 @@ def command(
     annotate: str | None,
     counts: bool,
     edges: bool,
+    lazy: bool,
     fail_under: float | None,
     pids: Any,  # noqa: ANN401
     names: Any,  # noqa: ANN401
@@ -72,6 +79,8 @@ def command(
 
     edges = edges or settings["format"] == "fdata"
     counts = counts or settings["format"] == "llvm-sample"
+    if lazy and (counts or edges):
+        raise click.UsageError("--lazy is for flags: without --counts, --edges and formats that count")
     way = specs[0] if specs and specs[0] in {"merge", "diff"} else None
     if way is not None:
         if program or pids or names:
@@ -81,7 +90,7 @@ def command(
         targets.selected(settings)
         render = _render_difference if way == "diff" else partial(_render, annotate=annotate)
         read = measuring.Plan(
-            specs=(), arm=partial(_arm, counts=counts, edges=edges), render=render, covers=True, **settings
+            specs=(), arm=partial(_arm, counts=counts, edges=edges, lazy=lazy), render=render, covers=True, **settings
         )
         return _enough(covered.combine(way, specs[1:], read), fail_under, read)
     specs = tuple(map(blocks_of, specs or ("a.out",)))
@@ -92,7 +101,7 @@ def command(
         )
     plan = measuring.Plan(
         specs=target.read(specs),
-        arm=partial(_arm, counts=counts, edges=edges),
+        arm=partial(_arm, counts=counts, edges=edges, lazy=lazy),
         render=partial(_render, annotate=annotate),
         seen=_without_sites,
         covers=True,
@@ -119,10 +128,10 @@ def _render_difference(snapshot: "Snapshot", console: "Console", top: int) -> No
     coverage.print_difference(snapshot, console, top)
 
 
-def _arm(session: "Measured", specs: "Sequence[AnySpec]", *, counts: bool, edges: bool) -> None:
+def _arm(session: "Measured", specs: "Sequence[AnySpec]", *, counts: bool, edges: bool, lazy: bool) -> None:
     from anyprobe.cli.programs import targets
 
-    targets.on_process(session).cover(*specs, counts=counts, edges=edges)  # type: ignore[arg-type]  # none is in the kernel
+    targets.on_process(session).cover(*specs, counts=counts, edges=edges, lazy=lazy)  # type: ignore[arg-type]  # none is in the kernel
 
 
 def _without_sites(snapshot: "Snapshot") -> "Snapshot":

@@ -198,6 +198,8 @@ class Coverage:
     modules: tuple[CoveredModule, ...] = ()
     since: str = ATTACH
     """Where this begins: at the program's ``start``, or at ``attach``; what ran before that is not known."""
+    lazy: bool = False
+    """Whether blocks got their probes as functions were entered for the first time."""
 
     def __add__(self, other: "Coverage") -> "Coverage":
         """Return the sum of two runs, or of two processes."""
@@ -205,7 +207,7 @@ class Coverage:
         for each in (*self.modules, *other.modules):
             found[each.key] = found[each.key].plus(each) if each.key in found else each
         since = {each.since for each in (self, other) if each.modules}
-        return Coverage(tuple(found.values()), START if since == {START} else ATTACH)
+        return Coverage(tuple(found.values()), START if since == {START} else ATTACH, self.lazy or other.lazy)
 
     @property
     def files(self) -> dict[str, dict[int, Hits]]:
@@ -233,6 +235,7 @@ class Coverage:
         """Return the members of a JSON document: ``modules`` and ``files``; a line's hits are null if not known."""
         return {
             "covered_since": self.since,
+            "covered_lazily": self.lazy,
             "modules": [
                 {
                     "module": each.name,
@@ -299,13 +302,14 @@ class Coverage:
                 for each in document["modules"]
             ),
             document.get("covered_since", ATTACH),
+            document.get("covered_lazily", False),
         )
 
     def beyond(self, other: "Coverage | None") -> "Coverage":
         """Return what has run here and not there, of the same files; all where there is no other."""
         there = {each.key: each for each in other.modules} if other is not None else {}
         found = [each.beyond(there[each.key]) if each.key in there else each.beyond(None) for each in self.modules]
-        return Coverage(tuple(each for each in found if each.functions or each.files), self.since)
+        return Coverage(tuple(each for each in found if each.functions or each.files), self.since, self.lazy)
 
 
 def added(one: Mapping[int, Hits], other: Mapping[int, Hits]) -> dict[int, Hits]:

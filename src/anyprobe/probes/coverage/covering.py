@@ -10,19 +10,30 @@ from anyprobe.core.refusal import Reason
 from anyprobe.data.findings.coverage import Branch, Coverage, CoveredFunction, CoveredModule, Edge, Hits, most
 
 if TYPE_CHECKING:
+    from anyprobe.binary.flow.function import FunctionCode
     from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.data.snapshots.snapshot import SiteResult
     from anyprobe.probes.probe import Place, Probe
+    from anyprobe.probes.wanted.entering import Entrances
     from anyprobe.splice.edits import Module
 
 RUNS, UNDECIDED = "%run", "%undecided"
 """Calls end a run of instructions: they may throw, jump away or end the program. Jumps of which runs do not tell."""
 
 
-def read_coverage(probes: "Sequence[Probe]", counted: "Iterable[tuple[SiteResult, Place]]", *, since: str) -> Coverage:
-    """Return what has run of functions at whose blocks there are probes, of what was counted at places."""
-    hits_of = {id(place): _known(site.hits + site.nmissed, place) for site, place in counted}
-    flags = {place.site.object for probe in probes if probe.sets_flags for place in probe.places}
+def read_coverage(
+    probes: "Sequence[Probe]", counted: "Iterable[tuple[SiteResult, Place]]", *, since: str,
+    gate: "Entrances | None" = None,
+) -> Coverage:  # fmt: skip
+    """Return what has run of functions at whose blocks there are probes, of what was counted at places.
+
+    ``gate``: where threads wait that enter functions for the first time, if any do.
+    """
+    never: Hits = 0 if gate is None or gate.is_whole() else None
+    hits_of = {id(place): _known(site.hits + site.nmissed, place, never) for site, place in counted}
+    flagged = [probe for probe in probes if probe.sets_flags]
+    flags = {place.site.object for probe in flagged for place in probe.places}
+    flags |= {each.site.object for probe in flagged for each in probe.unentered}
     modules: dict[LoadedObject, Module] = {}
     functions: dict[LoadedObject, dict[int, tuple[str, dict[int, Hits]]]] = {}
     sizes: dict[LoadedObject, dict[int, int]] = {}
@@ -38,6 +49,12 @@ def read_coverage(probes: "Sequence[Probe]", counted: "Iterable[tuple[SiteResult
         # not known of what never counted; specs that overlap count the same
         known = [each for each in (hits_of.get(id(place)), blocks.get(place.offset)) if each is not None]
         blocks[place.offset] = max(known, default=None)
+    for each in (each for probe in probes for each in probe.unentered):
+        loaded, start = each.site.object, each.site.function.start
+        modules[loaded] = each.module
+        offsets, own = blocks_in(each.code)
+        sizes.setdefault(loaded, {}).update(own)
+        functions.setdefault(loaded, {}).setdefault(start, (each.site.name, dict.fromkeys(offsets, never)))
     follows = any(probe.wanted.text.endswith(UNDECIDED) for probe in probes)
     refused = [refusal.address for probe in probes for _, refusal in probe.refused]
     found = (
@@ -45,13 +62,25 @@ def read_coverage(probes: "Sequence[Probe]", counted: "Iterable[tuple[SiteResult
         for each in modules
     )
     told = (replace(one, counted=each not in flags) for each, one in zip(modules, found, strict=True))
-    return Coverage(tuple(told), since)
+    return Coverage(tuple(told), since, lazy=gate is not None and gate.is_used)
 
 
-def _known(hits: int, place: "Place") -> Hits:
-    """Return the hits of a place; None where there were none before something else took the probe out."""
+def blocks_in(code: "FunctionCode") -> tuple[list[int], dict[int, int]]:
+    """Return the offsets of a function's blocks from its start, and the sizes by the addresses of the blocks."""
+    from anyprobe.binary.flow.blocks import run_sizes
+    from anyprobe.probes.probe import instructions_of
+
+    found = list(instructions_of(code, RUNS[1:]))
+    return [at - code.start for at in found], dict(zip(found, run_sizes(code, found), strict=True))
+
+
+def _known(hits: int, place: "Place", never: Hits) -> Hits:
+    """Return the hits of a place; None where there were none before something else took the probe out.
+
+    ``never``: what having none means.
+    """
     refusal = place.hook.refusal
-    return hits if hits or refusal is None or refusal.reason is Reason.GONE else None
+    return (hits or never) if hits or refusal is None or refusal.reason is Reason.GONE else None
 
 
 def blocks_of(spec: str, what: str = RUNS) -> str:

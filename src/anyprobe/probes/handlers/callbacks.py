@@ -2,17 +2,17 @@
 
 import ctypes
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from anyprobe.core.code import NativeCode
 from anyprobe.core.errors import NoSuchProcess, TargetExited, UnsupportedTarget, UsageError
 from anyprobe.probes.handlers.actions import equip_with
+from anyprobe.probes.handlers.answers import Answers, TakenPlaces
 from anyprobe.probes.handlers.conditions import WaitCondition
 from anyprobe.probes.handlers.filter_watch import FilterWatch
 from anyprobe.probes.handlers.hit_stacks import HitStacks
@@ -104,6 +104,7 @@ class Hit:
         "_read",
         "_stacks",
         "_words",
+        "goes_to",
         "held",
         "ip",
         "owner",
@@ -124,6 +125,8 @@ class Hit:
         self.waits_at, self.owner = waits_at, owner
         self.held: Sequence[int] = ()
         """The words from ``rendezvous.RATE`` on: the calls in whose times the thread's wait is not to be."""
+        self.goes_to = 0
+        """Where the thread goes on instead, where it can be sent elsewhere; 0: after the probe."""
         self._let_go = let_go
         self.regs = Registers(words, unsafe=unsafe)
         self.ip = words[_WORDS.index("ip")]
@@ -259,36 +262,48 @@ class Callbacks:
         self, waits: "Sequence[Wait]", function: Callback, *, timeout: float
     ) -> tuple[list[Edit], list[Hook]]:
         """Return the edits by which threads wait at places inside of the program, and the hook of each place."""
-        self._begin()
-        assert self._store is not None
-        if function not in self._inside:
-            number = len(self._functions)
-            code = rendezvous.waiting_code(number, round(timeout * 1e9), context=_CONTEXT, room=self._room)
-            self._functions.append(function)
-            self._patience = max(self._patience, timeout)
-            self._inside[function] = code, {}
-        code, known = self._inside[function]
-        edits, hooks = self._filter_watch().edits(), []  # in one change: no thread waits without them
+        edits, hooks = self.watching_filters(), []  # in one change: no thread waits without them
         by_function = {id(edit.state): edit for edit in edits}
         for wait in waits:
             module, entered = wait.place
-            condition = b"" if wait.condition is None else wait.condition.code
-            if condition not in known:
-                native = code if wait.condition is None else rendezvous.conditional(wait.condition, code)
-                known[condition] = HandlerFacts(
-                    native, (self._store.address,), pid=self._session.pid, needs_block=not self._room.taken
-                )
             at, kind = entered.entry, WantKind.ENTRY
             if wait.inside is not None:
                 at, kind = wait.inside, WantKind.OFFSET
-            start = entered.entry + module.bias
-            hook = Hook(ActionKind.HANDLER, handler=known[condition], ip=at + module.bias, function=start)
+            start, facts = entered.entry + module.bias, self.facts_inside(function, timeout, wait.condition)
+            hook = Hook(ActionKind.HANDLER, handler=facts, ip=at + module.bias, function=start)
             state = module.state_of(entered)
             if id(state) not in by_function:
                 edits.append(by_function.setdefault(id(state), Edit(module, state)))
             by_function[id(state)].added.append(Want(at, kind, tag=hook, internal=True))
             hooks.append(hook)
         return edits, hooks
+
+    def facts_inside(
+        self, function: Callback, timeout: float, condition: NativeCode | None = None, *, goes: bool = False
+    ) -> HandlerFacts:
+        """Return the handler by which threads wait inside of the program; ``goes``: they may be sent elsewhere."""
+        self._begin()
+        assert self._store is not None
+        if function not in self._inside:
+            code = rendezvous.waiting_code(
+                len(self._functions), round(timeout * 1e9), context=_CONTEXT, room=self._room, goes=goes
+            )
+            self._functions.append(function)
+            self._patience = max(self._patience, timeout)
+            self._inside[function] = code, {}
+        code, known = self._inside[function]
+        key = b"" if condition is None else condition.code
+        if key not in known:
+            native = code if condition is None else rendezvous.conditional(condition, code)
+            known[key] = HandlerFacts(
+                native, (self._store.address,), pid=self._session.pid, needs_block=not self._room.taken
+            )
+        return known[key]
+
+    def watching_filters(self) -> list[Edit]:
+        """Return the edits by which it is noticed that the program begins to filter its system calls."""
+        self._begin()
+        return self._filter_watch().edits()
 
     def __contains__(self, address: int) -> bool:
         """Return whether threads wait at an address of the program's memory."""
@@ -370,8 +385,8 @@ class Callbacks:
         late = np.frombuffer(region, np.uint32, 1, rendezvous.LATE)
         locks = np.frombuffer(region, np.uint32)[rendezvous.PLACES // 4 :: rendezvous.PLACE_BYTES // 4][: len(places)]
         served = tickets.copy()
-        answer = _Answering(region, places, locks)
-        taken = _Taken(region, count) if self._room.taken else None
+        answer = Answers(region, places, locks)
+        taken = TakenPlaces(region, count) if self._room.taken else None
         with futexes.RobustList([place + rendezvous.NODE for place in places], rendezvous.LOCK - rendezvous.NODE):
             locks[:] = threading.get_native_id()
             self._backlog = lambda: int(np.count_nonzero(tickets != served))
@@ -394,7 +409,7 @@ class Callbacks:
                 for number in asleep:
                     futexes.wake(places[number])
 
-    def _answer(self, answering: "_Answering", number: int, ticket: int) -> None:
+    def _answer(self, answering: Answers, number: int, ticket: int) -> None:
         """Run a callback and write its answer."""
         place = answering.place(number)
         words = place.cast("Q")
@@ -409,7 +424,7 @@ class Callbacks:
         def answer(reply: Sequence[int] = ()) -> None:
             if not given:
                 given.append(ticket)
-                answering.write(number, ticket, reply, hit.held)
+                answering.write(number, ticket, [*asked, hit.goes_to] if hit.goes_to else reply, hit.held)
 
         assert self._store is not None
         hit = Hit(
@@ -440,54 +455,6 @@ class Callbacks:
             self._session.warn(f"{name} has raised {type(error).__name__}: {error}; the program goes on")
         if len(self.errors) < _ERRORS:
             self.errors.append(error)
-
-
-class _Answering:
-    """Writes answers where threads wait for them; belongs to the thread that serves."""
-
-    def __init__(
-        self, region: memoryview, places: Sequence[int], locks: "np.ndarray[Any, np.dtype[np.uint32]]"
-    ) -> None:
-        self._region, self._places, self._locks = region, places, locks
-
-    def place(self, number: int) -> memoryview:
-        """Return the bytes of a place."""
-        start = rendezvous.PLACES + number * rendezvous.PLACE_BYTES
-        return self._region[start : start + rendezvous.PLACE_BYTES]
-
-    def write(self, number: int, ticket: int, reply: Sequence[int], held: Sequence[int]) -> None:
-        """Write an answer, the ticket last, and wake the thread that waits for it; ``held`` is that of its ``Hit``."""
-        words = self.place(number).cast("Q")
-        for index, word in enumerate(reply, rendezvous.REPLY // 8):
-            words[index] = word
-        for index, word in enumerate(held, rendezvous.RATE // 8):
-            words[index] = word
-        words[rendezvous.CHANGED // 8] = bool(reply)
-        words[rendezvous.ANSWERED // 8] = ticket
-        self._locks[number] = threading.get_native_id()
-        futexes.wake(self._places[number])
-
-
-class _Taken:
-    """Frees places whose holders were killed there."""
-
-    def __init__(self, region: memoryview, count: int) -> None:
-        start, step = rendezvous.PLACES + rendezvous.HOLDER, rendezvous.PLACE_BYTES // 8
-        self._tokens = np.frombuffer(region, np.uint64)[start // 8 :: step][:count]
-        self._seen = self._tokens.copy()
-        self._since = np.full(count, time.monotonic())
-        self._next = 0.0
-
-    def free(self, seconds: float) -> None:
-        """Free the places that one holder has had for longer; looks twice a second, however often it is called."""
-        now = time.monotonic()
-        if now < self._next:
-            return
-        self._next = now + _LOOK
-        tokens = self._tokens.copy()
-        self._since[tokens != self._seen] = now
-        self._seen = tokens
-        self._tokens[(tokens != 0) & (now - self._since > seconds)] = 0
 
 
 def _address_of(region: memoryview) -> int:

@@ -103,8 +103,9 @@ class Arming:
         return self.arm(wanted, timed=True, follow=follow)
 
     def cover(
-        self, *specs: str | Spec, follow: bool | None = None, counts: bool = False, edges: bool = False
-    ) -> Probes:
+        self, *specs: str | Spec, follow: bool | None = None, counts: bool = False, edges: bool = False,
+        lazy: bool = False,
+    ) -> Probes:  # fmt: skip
         """Note which blocks of some functions run; ``snapshot().coverage`` has what that says of lines.
 
         A probe that was hit is taken out, as ``pump`` comes by: what has run costs nothing any more.
@@ -115,6 +116,8 @@ class Arming:
             follow: as for ``count``.
             counts: whether it is counted how often; then the probes stay in.
             edges: whether it is counted, too, how often control goes from each block to each other; means counts.
+            lazy: whether the blocks of a function get their probes when it is entered for the first time, for which the
+                thread waits a moment. Not with counts, and not in a program that forks.
 
         Returns:
             One probe for each spec; blocks that cannot be probed are in ``refused``, and not known in the results.
@@ -130,7 +133,7 @@ class Arming:
             counts = True
         if not self._host.held:
             self.covered_since = "attach"
-        found = self.arm(wanted, timed=False, follow=follow, flags=not counts)
+        found = self.arm(wanted, timed=False, follow=follow, flags=not counts, waits=lazy and not counts)
         self.covered += found
         if not counts:
             from anyprobe.probes.wanted.retiring import Retirement
@@ -346,6 +349,7 @@ class Arming:
         known: Sequence[ResolvedSite | None] = (),
         follow: bool | None = None,
         flags: bool = False,
+        waits: bool = False,
     ) -> Probes:
         """Resolve specs and arm one probe for each, as ``count``, ``time``, ``cover`` and ``place_made`` ask for."""
         host = self._host
@@ -365,7 +369,7 @@ class Arming:
                 self._times.tell_threads_apart()
             late = self._modules.awaits_threads and needs_threads
             probes = [
-                self._modules.want(spec, timed, policy, site, late=late, flags=flags)
+                self._modules.want(spec, timed, policy, site, late=late, flags=flags, waits=waits)
                 for spec, site in zip_longest(specs, known)
             ]
             for probe in probes if equip is not None else ():

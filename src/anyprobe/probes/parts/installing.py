@@ -1,7 +1,7 @@
 """What is installed in a process, kept right: placed, taken out, and what a program does to it noticed."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import TargetError
@@ -40,12 +40,17 @@ class Installer:
         with typed(host.process, "arming probes in"):
             told = provided.attach(probes)
             try:
-                with self.adopting_children(probes), self._calls.joining(probes):
+                with self.adopting_children(probes), self._calls.joining(probes), self._gated():
                     told += self._attach(places_of(probes, fresh=True))
             except BaseException:
                 provided.detach(probes)
                 raise
         host.warn(*told)
+
+    def _gated(self) -> AbstractContextManager[None]:
+        """Have threads wait where they enter functions whose blocks get their probes then."""
+        gate = self._host.entry_gate
+        return nullcontext() if gate is None else gate.placing()
 
     def _attach(self, places: Sequence[Place]) -> Sequence[str]:
         host = self._host

@@ -31,6 +31,7 @@ from anyprobe.probes.wanted.desired import Desired, DesiredState, Finds, Policy,
 if TYPE_CHECKING:
     from anyprobe.data.findings.pending import PendingSpec
     from anyprobe.data.snapshots.snapshot import Snapshot
+    from anyprobe.probes.following.entry_gate import EntryGate, Waiting
     from anyprobe.probes.following.fork_children import ForkChildren
     from anyprobe.probes.handlers.callbacks import Hit
     from anyprobe.probes.handlers.load_gate import LoadGate
@@ -56,6 +57,7 @@ class ModuleReconciler:
         self._make_fork_children = fork_children
         self.providers = Providers(host.process)
         self._loads: LoadGate | None = None
+        self._entries: EntryGate | None = None
         self.fork_children: ForkChildren | None = None
         self.desired = DesiredState()
         self._taken: Taken | None = None
@@ -213,7 +215,7 @@ class ModuleReconciler:
 
     def want(
         self, spec: Spec, timed: bool, policy: Policy, known: ResolvedSite | None, *, late: bool = False,
-        flags: bool = False,
+        flags: bool = False, waits: bool = False,
     ) -> Probe:  # fmt: skip
         """Return the probe that a spec means in the objects of now, not armed yet.
 
@@ -226,7 +228,8 @@ class ModuleReconciler:
             return self.providers.resolved(provider, spec)
         policy = Policy.FOLLOW if host.held and host.objects.come_by_musl() else policy
         early = self._host.awaits_libraries or late
-        desired = Desired(Probe(spec, is_timing=timed, sets_flags=flags), policy, taken=self._taken, is_early=early)
+        made = Probe(spec, is_timing=timed, sets_flags=flags, waits=waits)
+        desired = Desired(made, policy, taken=self._taken, is_early=early)
         if late and known is None:
             self.resolve(spec)  # what means nothing is a mistake now
         objects = set(filter(host.objects.is_loader, host.objects.objects)) if early else set(host.objects.objects)
@@ -265,6 +268,7 @@ class ModuleReconciler:
         here = here if host.slices is None else list(host.slices.hot_first(here))
         survey(here, host.module, timed=timed)
         module_of = cache(host.module)
+        waiting = self._waiting_for_entry(desired.probe, here)
         for number, site in enumerate(here):
             checkpoint("finding", number, len(here))
             loaded = site.object
@@ -278,11 +282,30 @@ class ModuleReconciler:
                 part.refuse(site, code, module)
             elif timed:
                 add_timed(part, site, code, module, in_callers=host.options.returns == "callers")
-            else:
+            elif waiting is None or not host.objects.is_permanent(loaded):
                 add_counted(part, site, code, module)
+            else:
+                waiting.take(part, desired.probe, site, code, module)
+        if waiting is not None:
+            for each in waiting.left_over():
+                add_counted(part, each.site, each.code, each.module)
         if not self._host.awaits_libraries and desired.policy is not Policy.FOLLOW:
             check_places(part, desired.probe, sites)
         return part
+
+    def _waiting_for_entry(self, probe: Probe, sites: "Sequence[ResolvedSite]") -> "Waiting | None":
+        """Return what has blocks get their probes as functions are entered, if that is wanted and can be."""
+        if not probe.waits or not sites:
+            return None
+        from anyprobe.probes.following import entry_gate
+
+        host = self._host
+        self._entries = gate = self._entries or entry_gate.EntryGate(host)
+        host.entry_gate = gate
+        why = gate.why_not()
+        if why:
+            host.warn(f"all blocks get their probes at once, since {why}")
+        return None if why else entry_gate.Waiting(gate)
 
     @Lazy
     def thread_slots(self) -> "ThreadSlots":
@@ -305,6 +328,9 @@ class ModuleReconciler:
         if self._loads is not None:
             self._loads.end()
             self._host.warn(*self._loads.missed())
+        if (gate := self._host.entry_gate) is not None:
+            gate.end()
+            self._host.warn(*gate.missed())
         if self.fork_children is not None:
             self.fork_children.end()
             self._host.warn(*self.fork_children.notes())

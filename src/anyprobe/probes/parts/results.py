@@ -113,7 +113,8 @@ class Results:
             from anyprobe.probes.coverage.covering import read_coverage
 
             known = zip(found, armed, strict=False)
-            coverage = read_coverage(self._arming.covered, known, since=self._arming.covered_since)
+            since, gate = self._arming.covered_since, host.entry_gate
+            coverage = read_coverage(self._arming.covered, known, since=since, gate=gate)
         if functions:
             from anyprobe.probes.timing.other_time import other_time
         return Snapshot(

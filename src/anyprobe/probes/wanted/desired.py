@@ -90,7 +90,7 @@ class Desired:
     @property
     def may_mean_nothing(self) -> bool:
         """Whether it is no mistake that nothing is found in the objects of now."""
-        return self.policy is Policy.FOLLOW or bool(self.probe.all_places or self.probe.refused)
+        return self.policy is Policy.FOLLOW or self.probe.means_something
 
     def take_over(self, part: Probe) -> None:
         """Have what is about to be placed again count by the counters that it had before it was unloaded."""
@@ -106,6 +106,7 @@ class Desired:
         """
         probe = self.probe
         probe.places, probe.timed = _going_on(probe.places, part.places), _going_on(probe.timed, part.timed)
+        probe.unentered = [each for each in (*probe.unentered, *part.unentered) if each.is_waiting]
         placed_now = set(probe.places)
         handled = _going_on(probe.handled, part.handled)
         probe.handled = [each for each in handled if not placed_now.isdisjoint(each.places) or _is_left(each)]
@@ -257,7 +258,7 @@ class DesiredState:
         waiting = [each for each in self.wanted if each.policy is Policy.FOLLOW]
         nothing = [
             each for each in waiting
-            if not each.probe.all_places and not each.probe.refused and not each.probe.exitless
+            if not each.probe.means_something and not each.probe.exitless
         ]  # fmt: skip
         if not nothing:
             return []

@@ -76,6 +76,8 @@ class Retirement:
             begin = time.process_time()
             # what cannot be taken out now is tried again; a collection would walk all that is known of the places
             with suppress(TargetError), collection_paused():
+                if sum(len(probe.places) for probe in self.probes) != len(self._places):
+                    self._list_places()
                 if now >= self._next:
                     self._take_out(self._told_by_flags())
                 else:
@@ -108,8 +110,6 @@ class Retirement:
 
     def _newly_hit(self) -> list[int]:
         """Return the numbers of the places that were hit since the last look."""
-        if sum(len(probe.places) for probe in self.probes) != len(self._places):
-            self._list_places()
         found = self._set() & self._pending
         self._pending &= ~found
         hit: list[int] = np.flatnonzero(found).tolist()
@@ -139,6 +139,8 @@ class Retirement:
         return again
 
     def _list_places(self) -> None:
+        if not self._places:
+            self._pause = _FIRST
         self._places = [place for probe in self.probes for place in probe.places]
         self._numbers = {place.hook: number for number, place in enumerate(self._places)}
         banks: dict[NearBank, list[tuple[int, int]]] = {}
@@ -149,7 +151,6 @@ class Retirement:
         pairs = {bank: np.array(each, np.int64) for bank, each in banks.items()}
         self._banks = [(bank, each[:, 0], each[:, 1]) for bank, each in pairs.items()]
         self._pending = np.array([not place.hook.was_set for place in self._places], bool)
-        self._pause = _FIRST
 
     def _told_all(self, state: FunctionState, touched: "_Touched") -> Edit | None:
         """Return what takes out the splices of a function of which all flags were found set; None: there are none."""

@@ -43,6 +43,8 @@ _ORDERED = frozenset({WantKind.ENTRY, WantKind.OFFSET})
 
 def worth_moving(edits: Sequence[Edit]) -> bool:
     """Return whether so much is counted that speed counts for more than what signal handlers see in between."""
+    if any(edit.is_one_of_many for edit in edits):
+        return True
     added = (edit.planned.wants for edit in edits if edit.planned.plan.splices)
     inside = (wants for wants in added if any(want.kind is WantKind.OFFSET for want in wants))
     return sum(1 for _ in islice(inside, MANY_FUNCTIONS)) == MANY_FUNCTIONS

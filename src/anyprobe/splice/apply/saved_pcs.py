@@ -9,6 +9,8 @@ from bisect import bisect_right
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from anyprobe.core.memory import Memory, MemoryFault
 from anyprobe.splice.apply.suspended_contexts import may_park, parked_pcs
 from anyprobe.target.remote.saved_frames import frames_in
@@ -16,12 +18,17 @@ from anyprobe.target.remote.saved_frames import frames_in
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from numpy.typing import NDArray
+
     from anyprobe.target.base import ImmovableThread, ProcessFacts, ProcessQuiescence, Registers, StoppedThread
     from anyprobe.target.system.procfs import Mapping
 
 _VDSO = "[vdso]"
 _LEAST_BOUNDED = 1 << 18
 """What is less to search than this is searched, whatever ends there."""
+_MOST_SEARCHED = 1 << 26
+"""Bytes of one stack in which return addresses are looked for: more than that is other memory above it."""
+_RED_ZONE = 128
 _CHUNK = 1 << 22
 """Bytes of a large stack that are read at once."""
 _R14_BEFORE_RSP = 72
@@ -106,6 +113,19 @@ class Stacks:
                 content = self._memory.read(low, min(end - low, _UNDER_VDSO))
                 found += memoryview(content[: len(content) & -8]).cast("Q").tolist()
         return found
+
+    def words(self, stop: "ProcessQuiescence") -> "Iterator[NDArray[np.uint64]]":
+        """Yield the pcs of a stop's threads, and all words of the stacks that they are on and will come back to."""
+        threads = [(each.registers.rip, each.registers.rsp, each.registers) for each in stop.threads]
+        for pc, pointer, registers in (*threads, *((each.pc, each.stack, None) for each in stop.waiting)):
+            interrupted, saved = self._frames(pointer, registers)
+            yield np.array([pc, *interrupted], np.uint64)
+            for each in (pointer, *saved):
+                low = each - _RED_ZONE & -8
+                for start in range(low, min(self._end_of_stack(each), low + _MOST_SEARCHED), _CHUNK):
+                    with suppress(MemoryFault):
+                        end = min(start + _CHUNK, self._end_of_stack(each))
+                        yield np.frombuffer(self._memory.read(start, end - start), np.uint64)
 
     def are_known(self, thread: "StoppedThread") -> bool:
         """Whether the stacks that a thread is on and will come back to are in the memory map, which may be older."""

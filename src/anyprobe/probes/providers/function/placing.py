@@ -76,7 +76,7 @@ def off_boundary(site: ResolvedSite, code: FunctionCode, module: Module) -> Refu
 def check_places(probe: Probe, beside: Probe | None, sites: Sequence[ResolvedSite]) -> None:
     """Raise ``SpecError`` where the functions of a spec have nothing of what it asks for; ``beside``: see ``_make``."""
     for made in (probe, *([beside] if beside is not None else [])):
-        if made.all_places or made.refused or made.exitless:
+        if made.means_something or made.exitless:
             return
     kinds = {site.kind for site in sites} & EACH - _RARE  # there are functions without, and that is no mistake
     if kinds:

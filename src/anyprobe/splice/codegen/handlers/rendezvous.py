@@ -91,21 +91,26 @@ _FRAME = 32
 _STACK = 48
 
 
-def words(*, context: tuple[str, ...], writes: bool) -> tuple[Input, ...]:
-    """Return what the code wants to be told: the memory, the thread's number, registers, attributes of ``ctx``."""
+def words(*, context: tuple[str, ...], writes: bool, goes: bool = False) -> tuple[Input, ...]:
+    """Return what the code wants to be told: the memory, the thread's number, registers, attributes of ``ctx``.
+
+    ``goes``: the last word, 0 at first, is where the thread goes on if the reply says so.
+    """
     registers = tuple(Input(InputKind.REGISTER, name, written=writes and name != "rsp") for name in REGISTERS)
     others = tuple(Input(InputKind.CONTEXT, name) for name in context)
-    return (Input(InputKind.STORAGE), Input(InputKind.THREAD), *registers, *others)
+    last = (Input(InputKind.REGISTER, "rip", written=True),) if goes else ()
+    return (Input(InputKind.STORAGE), Input(InputKind.THREAD), *registers, *others, *last)
 
 
 @cache
 def waiting_code(
-    callback: int, nanoseconds: int, *, context: tuple[str, ...] = (), writes: bool = False, room: Room = NUMBERED
-) -> NativeCode:
-    """Return the code that has a hit wait for a callback, at most for so long."""
-    inputs = words(context=context, writes=writes)
+    callback: int, nanoseconds: int, *, context: tuple[str, ...] = (), writes: bool = False, room: Room = NUMBERED,
+    goes: bool = False,
+) -> NativeCode:  # fmt: skip
+    """Return the code that has a hit wait for a callback, at most for so long; ``goes``: as ``words`` says."""
+    inputs = words(context=context, writes=writes, goes=goes)
     asm = Assembler()
-    _Waiting(asm, callback, nanoseconds, len(inputs) - _FIRST, takes_over=writes, room=room).emit()
+    _Waiting(asm, callback, nanoseconds, len(inputs) - _FIRST, takes_over=writes or goes, room=room).emit()
     return NativeCode(asm.finish(0), inputs, _CLOBBERS, stack=_STACK, steps=len(asm))
 
 
