@@ -118,6 +118,40 @@ def settled(seen, program):
     )
 
 
+def without_texts(seen):
+    """Return how often each call had each result: by the kernel a text that is not in memory yet is not known."""
+    return Counter(call_and_result for key, count in seen.items() for call_and_result in [(key[0], key[2])] * count)
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+@pytest.mark.skipif(os.geteuid() != 0, reason="the kernel is asked by root alone")
+def test_the_kernel_sees_what_strace_sees(program, rules, folder):
+    path = str(folder.parent / "run.audit")
+    done = anyprobe("audit", rules, "--kernel", "-o", path, "--", program, str(folder))
+    if "PermissionDenied" in done.stderr or "not permitted" in done.stderr:
+        pytest.skip(done.stderr)
+    lines, traced = lines_of(path), by_strace(program, folder)
+    assert verify(path).is_whole
+    assert (lines[1]["event"], lines[-1]["lost"]) == ("kernel", 0)
+    audited = by_audit(lines)
+    own = Counter({key: count for key, count in traced.items() if key[:2] != ("execve", program)})
+    assert without_texts(audited) == without_texts(own)  # the loader's among them
+    known = {key: count for key, count in audited.items() if key[1]}
+    assert all(count <= traced[key] for key, count in known.items())
+    assert known["openat", "missing", "ENOENT"] == 101
+    assert known["connect", "127.0.0.1", "ECONNREFUSED"] == 1
+    made = [each["args"] for each in lines if each["event"] == "exec" and each["args"]["path"] == "/bin/true"]
+    words = made[0]["argv"]  # as many as the kernel's verifier accepts, and else it is said
+    assert words == ["true", "one word", "--another"][: len(words)]
+    assert len(words) == 3 or any("accepts" in each.get("reason", "") for each in lines)
+
+
+def test_by_the_kernel_what_has_no_meaning_is_refused(rules, tmp_path, capsys):
+    for options in ([], ["--follow", "-p", str(os.getpid())]):
+        assert main(["audit", rules, "--kernel", "-o", str(tmp_path / "a"), *options]) == 2
+    assert "not what they start" in capsys.readouterr().err
+
+
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 def test_it_sees_what_strace_sees(program, rules, folder, capsys):
     path = str(folder.parent / "run.audit")

@@ -18,6 +18,7 @@ from anyprobe.cli.syntax import helping, options
     metavar="FILE",
     help="The file; lines are appended to one that is there.",
 )
+@click.option("--kernel", "in_kernel", is_flag=True, help="By the kernel, as root: programs cannot deceive it.")
 @click.option("--head", metavar="HASH", help="Of verify: the file must have the line with this hash.")
 @options.processes
 @options.auditing
@@ -29,6 +30,7 @@ def command(
     file: str | None,
     path: str | None,
     head: str | None,
+    in_kernel: bool,
     pids: Any,  # noqa: ANN401
     names: Any,  # noqa: ANN401
     **settings: Any,  # noqa: ANN401
@@ -41,6 +43,7 @@ def command(
     \b
     anyprobe audit kerninst -o run.audit -- ./program
     anyprobe audit rules.py --follow -o server.audit -p 4242
+    sudo anyprobe audit rules.py --kernel -o server.audit -p 4242
     anyprobe audit verify run.audit
     """  # noqa: D301 - click's mark for lines that stay as they are
     from anyprobe.cli.events import auditing
@@ -58,7 +61,12 @@ def command(
     if path is None:
         raise click.UsageError("-o FILE says where the lines are kept")
     loaded = auditing.load(rules)
-    target = targets.choose(pids, names, program, (), **selected)
+    if in_kernel and settings.get("follow") and not program:
+        raise click.UsageError("--follow: by the kernel the processes of -p and -n are audited, not what they start")
+    if in_kernel and not (program or pids or names):
+        raise click.UsageError("choose a target: -p PID, -n NAME, or a command after --")
+    specs = [f"syscall::{each.call}:entry" for each in loaded.rules] if in_kernel else []
+    target = targets.choose(pids, names, program, specs, **selected)
     audit = auditing.Audit(loaded, path, program)
     audit.begin()
     plan = measuring.Plan(
@@ -67,6 +75,7 @@ def command(
         render=audit.render,
         records=audit,
         lines=True,
+        of_command=in_kernel,
         **settings,
     )
     why = "failed"

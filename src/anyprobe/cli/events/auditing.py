@@ -22,7 +22,7 @@ from anyprobe.cli.handlers import expressions
 from anyprobe.cli.handlers.handlerplaces import once_each
 from anyprobe.cli.handlers.handlertext import PARAMETERS, HandlerText
 from anyprobe.cli.handlers.records import TIME, MonotonicTime, Row, rows
-from anyprobe.cli.programs.targets import on_process
+from anyprobe.cli.programs.targets import KERNEL, in_the_kernel, on_process
 from anyprobe.cli.terminal import output
 from anyprobe.core.errors import UsageError
 from anyprobe.data.archives.chain import BEGIN, END, Chain
@@ -115,7 +115,7 @@ def _rule(name: str, given: object) -> Rule:
 
         near = difflib.get_close_matches(str(call), NUMBERS, 3)
         raise UsageError(f"{where}: {call!r} is no known system call{': ' + ', '.join(near) + '?' if near else ''}")
-    if not isinstance(event, str) or not event or event in {BEGIN, END, "lost", "process", "not audited"}:
+    if not isinstance(event, str) or not event or event in {BEGIN, END, "lost", "process", "kernel", "not audited"}:
         raise UsageError(f"{where}: {event!r} cannot be the name of an event")
     text = given.get("args", "")
     parameters = expressions.parse_all(f"rule {event}", text) if text else ()
@@ -183,6 +183,13 @@ class Audit:
 
     def arm(self, session: "Measured", specs: "Sequence[AnySpec]") -> None:  # noqa: ARG002 - the plan's signature
         """Place the handlers in one session: at the system calls of what is loaded, and of what will be."""
+        if session.pid == KERNEL:
+            from anyprobe.cli.events.kernel_auditing import place
+
+            self._add("kernel", time.monotonic_ns(), release=os.uname().release)
+            for spec, reason in place(in_the_kernel(session), self.rules.rules):
+                self._add("not audited", time.monotonic_ns(), pid=0, place=spec, reason=reason)
+            return
         process = on_process(session)
         process.handling.ring_bytes = RING_BYTES
         self._known[process] = set()
@@ -265,7 +272,7 @@ class Audit:
         return found
 
     def _called(self, row: Row) -> None:
-        rule = self.rules.rules[int(row.name.removeprefix(_CALL))]
+        rule = self.rules.rules[int(row.name.removeprefix(_CALL).partition(".")[0])]
         fields = row.fields
         tid = fields["tid"]
         self._not_returned(tid)
@@ -314,16 +321,16 @@ class Audit:
             return
         self._looked = now
         for session in sessions:
-            process = on_process(session)
-            lost = Counter({f"{name}, {why}": count for name, causes in process.handling.dropped().items()
+            in_kernel = session.pid == KERNEL
+            dropped = session.snapshot().dropped if in_kernel else on_process(session).handling.dropped()
+            lost = Counter({f"{name}, {why}": count for name, causes in dropped.items()
                             for why, count in causes.items()})  # fmt: skip
             if final:
-                lost["hits in signal handlers that interrupted one"] = sum(
-                    site.nmissed or 0 for site in process.snapshot().sites
-                )
+                why = "hits that the kernel missed" if in_kernel else "hits in signal handlers that interrupted one"
+                lost[why] = sum(site.nmissed or 0 for site in session.snapshot().sites)
             for why, count in (lost - self._lost.get(session, Counter())).items():
                 self._lost_total += count
-                self._add("lost", time.monotonic_ns(), pid=process.pid, count=count, why=why)
+                self._add("lost", time.monotonic_ns(), pid=session.pid, count=count, why=why)
             self._lost[session] = lost
 
     def document(self) -> dict[str, Any]:
@@ -384,7 +391,7 @@ def _arguments(rule: Rule, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters by name: several of one name are a list, up to the first that there is not."""
     found: dict[str, Any] = {}
     for at, each in enumerate(rule.parameters):
-        value = values[f"parameter{at}"]
+        value = values.get(f"parameter{at}")  # the kernel may accept fewer
         if each.label == "address":
             value = address(value)
         several = sum(other.label == each.label for other in rule.parameters) > 1
