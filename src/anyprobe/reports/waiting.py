@@ -88,7 +88,8 @@ def _print_table(locks: Sequence[Lock], console: "Console", top: int, *, with_ho
         cells = [*_times(each.wait), f"{each.contended:,}", *(_times(each.hold) if with_holds else [])]
         cells.append(f"{each.acquisitions:,}" if each.acquisitions else "-")
         if with_holds:
-            cells.append(percent(each.contended, each.acquisitions) if each.acquisitions else "-")
+            has_share = 0 < each.acquisitions >= each.contended  # one can be waited for and not taken
+            cells.append(percent(each.contended, each.acquisitions) if has_share else "-")
         table.add_row(*cells, escape(each.name), each.kind.name.lower())
     console.print()
     console.print(table)

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 _LOOKS = 16
 """How many functions are planned between two looks whether the target is still there."""
 _FREE = frozenset({ActionKind.MOVE, ActionKind.REBIND})
-_GADGET_BYTES = 9
-"""The longest of the instructions that injected calls borrow."""
 
 
 class HandlersKnown(Protocol):
@@ -67,12 +65,12 @@ class Planning:
 
     def __init__(
         self, target: "Target", *, allowed: frozenset[Strategy], slots: bool,
-        kept: Callable[[], Iterable[int]] = tuple,
+        kept: Callable[[], Iterable[tuple[int, int]]] = tuple,
     ) -> None:  # fmt: skip
         """Begin with what is allowed, and whether the target's runtime has thread slots.
 
-        ``kept`` tells where instructions are that anyprobe's own calls in the target borrow, so that no splice may
-        take them.
+        ``kept`` tells where instructions are that anyprobe's own calls in the target borrow, and how many bytes, so
+        that no splice may take them.
         """
         self._target, self.allowed, self.slots, self._kept = target, allowed, slots, kept
         self.springboards = Springboards(AddressSpace([]))
@@ -157,10 +155,10 @@ class Planning:
         """See that springboards have places, and that no splice takes instructions that anyprobe's calls borrow."""
         self.allow_near_heap(module)
         module.claims.places = PunPlaces(self.springboards, module.bias)
-        for address in self._kept():
+        for address, size in self._kept():
             if module.low <= address < module.high:
                 start = address - module.bias
-                module.claims.borrowed.keep_range(start, start + _GADGET_BYTES)
+                module.claims.borrowed.keep_range(start, start + size)
 
     def _from_memory(self, edit: Edit, claiming: Claiming, *, faults: bool) -> Planned | None:
         """Return the plan that an earlier session made, where the edit is a first, plain entry counter.

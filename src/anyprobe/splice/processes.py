@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import TargetError
@@ -272,7 +272,7 @@ class ProcessSplicing:
         owner = Owner(os.urandom(16), os.getpid(), procfs.read_stat(os.getpid()).start_time)
         self.process, self.holdings = process, Holdings(owner)
         self.access = Access(process, self.holdings)
-        self.planning = Planning(process, allowed=allowed, slots=slots, kept=partial(_borrowed_code, process))
+        self.planning = Planning(process, allowed=allowed, slots=slots, kept=lambda: process.gadgets().ranges)
         traps, faults = Traps(self.access), FaultCatching(self.access, live=proof is not None)
         self.view = SignalView(
             process, self.holdings, modules, self.planning.springboards, traps, faults,
@@ -361,9 +361,3 @@ class ProcessSplicing:
     def close(self) -> None:
         """Drop the controller's side of all memory."""
         self.holdings.close()
-
-
-def _borrowed_code(process: ProcessTarget) -> tuple[int, ...]:
-    """Return where the instructions are that injected calls borrow."""
-    found = process.gadgets()
-    return found.syscall_ret, found.restorer, found.pop_rax

@@ -1,5 +1,6 @@
 """``anyprobe locks``."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 @click.option(
     "--no-hold", is_flag=True, help="Measure no hold times, and not who holds: a lock that is free costs far less then."
 )
+@click.option(
+    "--described",
+    metavar="FILE",
+    multiple=True,
+    help="And locks of the program's own, whose functions the file names; postgresql is known.",
+)
 @options.processes
 @options.hosts
 @options.measuring
@@ -27,6 +34,7 @@ def command(
     program: tuple[str, ...],
     /,
     no_hold: bool,
+    described: tuple[str, ...],
     pids: Any,  # noqa: ANN401
     names: Any,  # noqa: ANN401
     **settings: Any,  # noqa: ANN401
@@ -40,19 +48,32 @@ def command(
     anyprobe locks -p 4242 --for 5
     anyprobe locks --no-hold -n mariadbd --for 5
     anyprobe locks --json -- ./program
+    anyprobe locks --described postgresql -n postgres --for 5
     """  # noqa: D301 - click's mark for lines that stay as they are
     from anyprobe.cli.measurement import measuring
     from anyprobe.cli.programs import targets
+    from anyprobe.data.findings.waiting import with_names
+    from anyprobe.probes.waiting.described import names_in, read_locks
     from anyprobe.probes.waiting.locks import place_locks
     from anyprobe.reports.waiting import without_places
 
     target = targets.choose(pids, names, program, (), **targets.selected(settings))
 
-    def arm(session: "Measured", _: "Sequence[AnySpec]") -> None:
-        place_locks(targets.on_process(session), holds=not no_hold)
+    kinds = [each for source in described for each in read_locks(source)]
+    named: list[tuple[str, dict[int, str]]] = [(each.name, {}) for each in kinds]
+
+    def arm(session: "Measured", specs: "Sequence[AnySpec]") -> None:  # noqa: ARG001
+        process = targets.on_process(session)
+        place_locks(process, holds=not no_hold, described=kinds)
+        for (_, texts), kind in zip(named, kinds, strict=True):
+            texts.update(texts or names_in(process, kind))
+
+    def seen(snapshot: "Snapshot") -> "Snapshot":
+        results = tuple(with_names(each, named) for each in snapshot.aggregations)
+        return replace(without_places(snapshot), aggregations=results)
 
     settings["returns"] = "exits"  # what a function ends in is known, and has handlers of its own
-    plan = measuring.Plan(specs=(), arm=arm, render=_render, seen=without_places, always={"locks": []}, **settings)
+    plan = measuring.Plan(specs=(), arm=arm, render=_render, seen=seen, always={"locks": []}, **settings)
     return measuring.measure(target, plan)
 
 

@@ -1,11 +1,11 @@
 """What a program waits for, as values: its locks, with who waited and who held them, and where its threads slept."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
-from anyprobe.data.aggregates.results import AggregationResult, by_name
+from anyprobe.data.aggregates.results import AggregationResult, Key, by_name
 from anyprobe.data.findings.offcpu import KERNEL, asleep_in, kernel_numbers, tells_causes
 from anyprobe.data.findings.wakers import tells_wakers, wakers_in
 from anyprobe.data.layouts.cells import CellValue
@@ -19,10 +19,12 @@ ACQUIRED, WAITED, HELD, HOLDERS, WAITERS, BLOCKERS = (
 OF_LOCKS = frozenset({ACQUIRED, WAITED, HELD, HOLDERS, WAITERS, BLOCKERS})
 _JOINED = " < "
 """Between the frames of a stack."""
+_NUMBER_SHIFT = 8
+"""Where the number of a description begins in a key's kind."""
 
 
 class LockKind(IntEnum):
-    """Kinds of locks; the first two, and spin locks, are held by a thread."""
+    """Kinds of locks; the first two, spin locks and described ones are held by a thread."""
 
     MUTEX = 1
     RWLOCK = 2
@@ -31,11 +33,13 @@ class LockKind(IntEnum):
     BARRIER = 5
     FUTEX = 6
     SPINLOCK = 7
+    DESCRIBED = 8
+    """One of the program's own, of a kind that a file describes."""
 
     @property
     def is_held(self) -> bool:
         """Whether threads hold such a lock, so that others wait because of them."""
-        return self in {LockKind.MUTEX, LockKind.RWLOCK, LockKind.SPINLOCK}
+        return self in {LockKind.MUTEX, LockKind.RWLOCK, LockKind.SPINLOCK, LockKind.DESCRIBED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,31 @@ class Lock:
         from anyprobe.data.findings.documents import LOCK
 
         return LOCK.of(self)
+
+
+def described_kind(number: int) -> int:
+    """Return what keys have as the kind of a lock that is described, by the number of its description."""
+    return LockKind.DESCRIBED | number << _NUMBER_SHIFT
+
+
+def with_names(result: AggregationResult, named: Sequence[tuple[str, Mapping[int, str]]]) -> AggregationResult:
+    """Return what handlers have counted by lock with the names of described ones.
+
+    Args:
+        result: of a session in which they were placed.
+        named: the name of each kind that is described, and those of its numbers, if these tell its locks apart.
+    """
+    if result.name not in OF_LOCKS or not named:
+        return result
+    entries: dict[Key, CellValue] = {}
+    for (lock, kind, *more), cell in result.entries.items():
+        place: int | str = lock
+        if (number := int(kind) >> _NUMBER_SHIFT) or int(kind) == LockKind.DESCRIBED:
+            name, names = named[number]
+            place = Place(int(lock), f"{name} {names.get(int(lock), int(lock)) if names else lock}")
+        key = (place, int(kind) & (1 << _NUMBER_SHIFT) - 1, *more)
+        entries[key] = entries[key].merged(cell) if key in entries else cell
+    return replace(result, entries=entries)
 
 
 def locks_of(aggregations: Iterable[AggregationResult]) -> tuple[Lock, ...]:

@@ -6,19 +6,20 @@ function of its own, so that contention costs nothing where there is none. What 
 whole, and counts as contended where the thread was put to sleep meanwhile.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from anyprobe.core.errors import UnsupportedTarget, UsageError
 from anyprobe.data.aggregates.aggregations import Count, Hist, Sum
-from anyprobe.data.findings.waiting import ACQUIRED, BLOCKERS, HELD, HOLDERS, WAITED, WAITERS, LockKind
+from anyprobe.data.findings.waiting import ACQUIRED, BLOCKERS, HELD, HOLDERS, WAITED, WAITERS, LockKind, described_kind
 from anyprobe.data.readers.maps import Map
-from anyprobe.handlers.types.annotations import func, i32, i64, ptr, stack, u32, u64
-from anyprobe.probes.waiting.libc_places import FUTEX, OPERATION, lock_places
+from anyprobe.handlers.types.annotations import func, i32, i64, ptr, stack, u8, u16, u32, u64
+from anyprobe.probes.waiting.libc_places import FUTEX, OPERATION, Library, lock_places
 
 if TYPE_CHECKING:
     from anyprobe.probes.handlers.handling import Call
     from anyprobe.probes.session import Session
+    from anyprobe.probes.waiting.described import DescribedLock, LockNumber
 
 LOCKS, DISTRIBUTIONS, PLACES = 4096, 1024, 4096
 """Locks of which there are counts, those of which there are distributions, and pairs of a lock and a place."""
@@ -28,33 +29,34 @@ _RECURSION, _OWNER_DIED = 1, 130
 """The word of glibc's mutex that counts how often its owner has taken it, and the result where an owner has died."""
 _WAIT, _LOCK_PI, _WAIT_BITSET, _LOCK_PI2 = 0, 6, 9, 13
 """The operations on futexes that wait."""
-MUTEX, RWLOCK, SEMAPHORE, CONDITION, BARRIER, FUTEX_WORD, SPINLOCK = map(int, LockKind)
+MUTEX, RWLOCK, SEMAPHORE, CONDITION, BARRIER, FUTEX_WORD, SPINLOCK, DESCRIBED = map(int, LockKind)
 Specs = tuple[str, ...]
 Hit = Any
 """What a handler is called with is typed by their compiler, and so is what they store."""
 Stored = Any
 
 
-def place_locks(session: "Session", *, holds: bool = True) -> None:
+def place_locks(session: "Session", *, holds: bool = True, described: "Sequence[DescribedLock]" = ()) -> None:
     """Place the handlers in what C libraries have for locks; in a program that has only begun once they are mapped.
 
     Args:
         session: with ``returns="exits"``, since functions that end in others are known here and have handlers there.
         holds: whether hold times are measured, and who holds: two thirds of what an uncontended lock costs.
+        described: kinds of locks of the program's own; ``with_names`` has their names in results.
 
     Raises:
-        UnsupportedTarget: the program has no library whose mutexes are known.
+        UnsupportedTarget: the program has no library whose mutexes are known, and none of the kinds.
     """
     if session.options.returns != "exits":
         raise UsageError('locks are measured in a session with returns="exits"')
-    session.host.when_mapped(_Handlers(session, holds=holds).place)
+    session.host.when_mapped(_Handlers(session, holds=holds, described=described).place)
 
 
 class _Handlers:
     """The aggregations, and the handlers that fill them."""
 
-    def __init__(self, session: "Session", *, holds: bool) -> None:
-        self._session, self._holds = session, holds
+    def __init__(self, session: "Session", *, holds: bool, described: "Sequence[DescribedLock]") -> None:
+        self._session, self._holds, self._own = session, holds, described
         by = "lock", "kind"
         self.acquired: Stored = Count(ACQUIRED, by=by, capacity=LOCKS)
         self.waited: Stored = Hist(WAITED, by=by, capacity=DISTRIBUTIONS)
@@ -72,10 +74,12 @@ class _Handlers:
     def place(self) -> None:
         """Place them all, or say why there are none."""
         found = lock_places(self._session)
-        if not found:
+        own = [self._described(each, described_kind(number)) for number, each in enumerate(self._own)]
+        if not found and not any(own):
+            what = ", and it has none of the described locks" if self._own else ""
             raise UnsupportedTarget(
                 f"no C library of process {self._session.pid} has mutexes that are known: its pthread_mutex_lock, if "
-                "there is one, does not wait as glibc's does"
+                f"there is one, does not wait as glibc's does{what}"
             )
         for places in found:
             ways = [
@@ -245,6 +249,62 @@ class _Handlers:
             if before is not None:
                 held[lock, RWLOCK].add(ctx.now - before)
 
+    def _described(self, lock: "DescribedLock", kind: int) -> bool:
+        """Place what takes note of locks of the program's own; return whether the program has them."""
+        loaded = next((each for each in self._session.objects.objects if each.matches(lock.module)), None)
+        if loaded is None:
+            self._session.host.warn(f"{lock.name}: nothing is loaded that is {lock.module}, so there are none of these")
+            return False
+        library = Library(self._session, loaded)
+        take, tries, wait, release, sleep = (
+            library.specs(library.starts(*names))
+            for names in (lock.take, lock.tries, lock.wait, lock.release, lock.sleep)
+        )
+        if not take and not tries:
+            self._session.host.warn(f"{lock.name}: {loaded.name} has none of the functions that take these locks")
+            return False
+        key_of = number_of(lock.number)
+        self._take_described(take, kind, key_of, takes=True, always=True)
+        self._take_described(tries, kind, key_of, takes=True, always=False)
+        self._take_described(wait, kind, key_of, takes=False, always=False)
+        slept, since, held = self.slept, self.since_by_thread, self.held
+        if sleep:
+
+            @self._session.entry(*sleep)
+            def sleeps(ctx: Hit) -> None:
+                slept[ctx.tid] = ctx.now
+
+        if release and self._holds:
+
+            @self._session.entry(*release)
+            def releases(ctx: Hit, lock: ptr) -> None:
+                before = since.delete((lock, ctx.tid))
+                if before is not None:
+                    held[key_of(lock), kind].add(ctx.now - before)
+
+        return True
+
+    def _take_described(self, specs: Specs, kind: int, key_of: Any, *, takes: bool, always: bool) -> None:  # noqa: ANN401
+        """Place what takes note of functions that take such a lock; ``always``: whatever they return."""
+        if not specs:
+            return
+        acquired, recorded, slept, place_of = self.acquired, self._recorded(), self.slept, self.place_of
+        since, holds = self.since_by_thread, self._holds
+
+        @self._asked(specs).ret
+        def took(ctx: Hit) -> None:
+            if ctx.data.began is None:
+                return
+            now = ctx.now
+            lock = ctx.data.lock
+            if slept.get(ctx.tid, 0) >= ctx.data.began:
+                recorded(key_of(lock), kind, now - ctx.data.began, ctx.data.holder, ctx.ustack())
+            if takes and (always or (ctx.retval is not None and is_true(ctx.retval))):
+                acquired[key_of(lock), kind].add()
+                if holds:
+                    since[lock, ctx.tid] = now
+                    place_of[lock] = ctx.caller
+
     def _spinlocks(self, specs: Specs) -> None:
         acquired, recorded, since, place_of = self.acquired, self._recorded(), self.since, self.place_of
 
@@ -341,6 +401,29 @@ class _Handlers:
         def waited(ctx: Hit) -> None:
             if ctx.data.began is not None:
                 recorded(ctx.data.lock, FUTEX_WORD, ctx.now - ctx.data.began, 0, ctx.ustack())
+
+
+def number_of(number: "LockNumber | None") -> Any:  # noqa: ANN401
+    """Return the function of handlers that returns by what a lock is told apart: its address, or a number in it."""
+    if number is None:
+
+        def itself(lock: ptr) -> ptr:
+            return lock
+
+        return itself
+    kind = {1: u8, 2: u16, 4: u32}[number.bytes]
+    index = number.offset // number.bytes
+
+    def numbered(lock: ptr) -> ptr:
+        found = ptr[kind](lock)[index]  # type: ignore[index]  # memory of the program
+        return ptr(0) if found is None else ptr(found)
+
+    return numbered
+
+
+def is_true(result: i64) -> bool:
+    """Return whether a function of C has returned true, in handlers."""
+    return result & 0xFF != 0
 
 
 def succeeded(result: i64) -> bool:

@@ -32,6 +32,12 @@ class Gadgets(NamedTuple):
         """Where a thread stands that has made its call."""
         return self.syscall_ret + _SYSCALL_BYTES
 
+    @property
+    def ranges(self) -> tuple[tuple[int, int], ...]:
+        """Where the bytes begin that must stay, and how many there are; what follows is another function's."""
+        parts = (self.syscall_ret, SYSCALL_RET), (self.restorer, RESTORER), (self.pop_rax, POP_RAX_RET)
+        return tuple((at, len(forms[0])) for at, forms in parts if at)
+
 
 _by_file: dict[tuple[str, int, int, int], tuple[int, int, int]] = {}
 """Offsets in executable mappings of files, -1 for none, by device, inode, offset and length."""
