@@ -12,7 +12,8 @@ pytestmark = pytest.mark.live
 ALONE = """
 #include <sys/syscall.h>
 __attribute__((noinline, noclone, naked)) long asks(long number) { __asm__("mov %rdi, %rax; syscall; ret"); }
-__attribute__((noinline, noclone, naked, aligned(1))) long follows(long n) { __asm__("push %rbx; mov %rdi, %rbx; lea 1(%rbx), %rax; pop %rbx; ret"); }
+__attribute__((noinline, noclone, naked, aligned(1)))
+long follows(long n) { __asm__("push %rbx; mov %rdi, %rbx; lea 1(%rbx), %rax; pop %rbx; ret"); }
 volatile long kept;
 int main(void) { for (int n = 0; n < 100; n++) kept = asks(SYS_getppid) + follows(n); return 0; }
 """

@@ -34,14 +34,14 @@ class DescribedLock:
     name: str
     module: str
     take: tuple[str, ...]
-    """Those that return when it is taken."""
+    """Functions that return when it is taken."""
     tries: tuple[str, ...]
-    """Those that return whether they have taken it, also after a wait."""
+    """Functions that return whether they have taken it, also after a wait."""
     wait: tuple[str, ...]
-    """Those that wait for it, and do not take it."""
+    """Functions that wait for it, and do not take it."""
     release: tuple[str, ...]
     sleep: tuple[str, ...]
-    """Those that the others call where they wait, with any parameters."""
+    """What these call where they wait, with any parameters."""
     number: LockNumber | None = None
 
 
@@ -98,12 +98,12 @@ def _number(source: str, table: object) -> LockNumber | None:
         begun = tuple(sorted((int(number), str(text)) for number, text in names.items()))
     except (AttributeError, ValueError):
         begun = None
-    is_known = isinstance(offset, int) and size in _BYTES and begun is not None and not set(known) - _OF_NUMBERS
-    if not is_known or offset < 0 or offset % size:
+    wrong = set(known) - _OF_NUMBERS
+    if not isinstance(offset, int) or size not in _BYTES or begun is None or wrong or offset < 0 or offset % size:
         raise UsageError(
             f"{source}: 'number' has 'bytes' of 1, 2 or 4, an 'offset' that is a multiple, and 'names' by number"
         )
-    return LockNumber(offset, size, begun or ())
+    return LockNumber(offset, size, begun)
 
 
 def names_in(session: "Session", lock: DescribedLock) -> dict[int, str]:
