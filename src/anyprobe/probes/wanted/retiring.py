@@ -201,6 +201,10 @@ class _Touched:
     """What may be taken out, by the first splice of each."""
     _known: "Sequence[EmittedSplice]" = ()
     """The function's splices as these were found."""
+    _mixed: "Sequence[tuple[_Unit, bool]]" = ()
+    _mixed_of: "Sequence[EmittedSplice]" = ()
+    _found_after: int = -1
+    """What ``mixed`` has found, of which splices and after how many hits: looks are many, and most find nothing new."""
 
     def units_of(self, state: FunctionState) -> "Iterable[_Unit]":
         """Return what may be taken out of the function, as it is now."""
@@ -210,11 +214,17 @@ class _Touched:
             self._known = state.splices
         return self._units.values()
 
-    def mixed(self, state: FunctionState) -> Iterator[tuple[_Unit, bool]]:
-        """Yield what displaces code that was hit and has flags that are not set, and whether the former is hot.
+    def mixed(self, state: FunctionState) -> "Sequence[tuple[_Unit, bool]]":
+        """Return what displaces code that was hit and has flags that are not set, and whether the former is hot.
 
         Where a flag of its own tells that, it does not.
         """
+        if self._mixed_of is not state.splices or self._found_after != len(self.hit):
+            self._mixed, self._mixed_of = list(self._find_mixed(state)), state.splices
+            self._found_after = len(self.hit)
+        return self._mixed
+
+    def _find_mixed(self, state: FunctionState) -> Iterator[tuple[_Unit, bool]]:
         starts: list[int] = []
         for unit in self.units_of(state):
             sets = [hook.was_set for hook in unit.hooks]
