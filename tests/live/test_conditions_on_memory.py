@@ -142,3 +142,57 @@ def test_a_program_that_dies_of_a_fault_dies_of_the_same(make):
         assert target.run("c 1")[2] == 11
         target.run("w 9")
     assert seen == [5]
+
+
+LEAVING = """
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/mman.h>
+struct thing { long a; int n; };
+#define KEPT __attribute__((noinline, noclone))
+KEPT long divided(struct thing *p, int d) { return 100 / d + p->n; }
+KEPT long second(struct thing *p, struct thing *q) { long v = *(volatile long *)&q->a; return v + p->n; }
+KEPT long once(struct thing *p, int d) { return p->n + d; }
+static sigjmp_buf back;
+static volatile long met, sink;
+static void handler(int number) { met++; siglongjmp(back, 1); }
+int main(int argc, char **argv) {
+    char line[32];
+    struct thing thing = {0, 5}, *none = mmap(0, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct thing *cut = mmap(0, 4096, PROT_READ, MAP_SHARED, fileno(tmpfile()), 0);
+    int number = argv[1][0] == 'd' ? SIGFPE : argv[1][0] == 's' ? SIGBUS : SIGSEGV;
+    struct sigaction action = {.sa_handler = handler, .sa_flags = argv[1][0] == 'o' ? SA_RESETHAND : 0};
+    sigaction(number, &action, 0);
+    for (puts("ready"), fflush(stdout); fgets(line, 32, stdin); fflush(stdout)) {
+        int good = line[1] == 'g';
+        if (!sigsetjmp(back, 1)) {
+            if (line[0] == 'd') sink = divided(good ? &thing : none, good);
+            if (line[0] == 's') sink = second(good ? &thing : none, good ? &thing : cut);
+            if (line[0] == 'o') sink = once(good ? &thing : none, 1);
+        }
+        printf("%ld\\n", met);
+    }
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("option", ["-O2", "-O0"])
+@pytest.mark.parametrize("function", ["divided", "second", "once"])
+def test_memory_that_the_programs_handler_keeps_it_from_is_not_read(function, option):
+    """A division, or another fault, comes first; or the handler is there for one fault alone."""
+    program, seen = build("leaving.c", option, "-g", text=LEAVING), []
+    process = subprocess.Popen([program, function], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        target = Target(process)
+        with anyprobe.attach(target.pid) as session:
+            place(session, f"a.out:{function}", lambda p: p.n == 5, seen)
+            assert target.run(f"{function[0]}g") == [0]
+            assert target.run(f"{function[0]}b") == [1], "the program has died"
+            assert target.run(f"{function[0]}g") == [1]
+        assert len(seen) == 2
+    finally:
+        process.kill()
+        process.communicate()

@@ -147,3 +147,8 @@ class FunctionChange:
     def shows_pcs(self) -> bool:
         """Whether a signal handler of the program's is among what is changed."""
         return any(splice.planned.shows_pcs for splice in self.added)
+
+
+def landings_of(splice: EmittedSplice) -> tuple[Landing, ...]:
+    """Return where threads go whose fault in the patch of a splice is not the program's."""
+    return splice.patch.landings if splice.patch is not None else ()

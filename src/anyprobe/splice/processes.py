@@ -294,7 +294,9 @@ class ProcessSplicing:
         self.live = None if proof is None else self._live_arming(traps, proof)
         """What makes changes without a stop, where that is wanted."""
         self.memory = ProcessMemory(self.access, self.planning, self.view, self.registrations, counting, self.live)
-        dead = SiteClobbers(lambda: self.view.faults, clobbers, lambda: self.view.is_complete)
+        dead = SiteClobbers(
+            lambda: self.view.faults, clobbers, lambda: self.view.is_complete, lambda: self.view.is_for_once
+        )
         self.engine = Engine(
             process, self.holdings, self.planning, self.memory, userspace, self.upkeep, dead,
             live=self.live, note_stubs=self._note_stubs, whole=lambda: self._whole,

@@ -2,9 +2,11 @@
 
 Code that reads some memory right before that instruction changes nothing about whether the program faults: the program
 does the same a few instructions later. What is accessed is found along the one way on: without calls, system calls,
-locked instructions, and up to the first branch that is not decided. A pointer is a *path*: a register and what is added
-to it, then to each pointer that is read on the way. A branch on whether a pointer is null is taken for decided where
-that pointer leads to what is accessed, as who reads there asks that first.
+locked instructions, others that may raise a signal or change what is accessible (a division, ``wrpkru``), and up to the
+first branch that is not decided. A pointer is a *path*: a register and what is added to it, then to each pointer that
+is read on the way. A branch on whether a pointer is null is taken for decided where that pointer leads to what is
+accessed, as who reads there asks that first. An access may fault, and a handler lead elsewhere: what comes after one is
+accessed in any case only if the first pointer leads to the second, as who reads there reads the first before.
 """
 
 from typing import NamedTuple
@@ -30,6 +32,19 @@ _ACCESSING = frozenset({
     Mnemonic.MOVQ, Mnemonic.MOVD,
 })  # fmt: skip
 _ONLY_READING = frozenset({Mnemonic.CMP, Mnemonic.TEST})
+_HARMLESS = _ACCESSING | frozenset({
+    Mnemonic.LEA, Mnemonic.PUSH, Mnemonic.POP, Mnemonic.LEAVE, Mnemonic.NOP, Mnemonic.ENDBR64, Mnemonic.XCHG,
+    Mnemonic.CBW, Mnemonic.CWDE, Mnemonic.CDQE, Mnemonic.CWD, Mnemonic.CDQ, Mnemonic.CQO, Mnemonic.BSWAP, Mnemonic.MUL,
+    Mnemonic.ADC, Mnemonic.SBB, Mnemonic.SHL, Mnemonic.SHR, Mnemonic.SAR, Mnemonic.ROL, Mnemonic.ROR, Mnemonic.BT,
+    Mnemonic.SETE, Mnemonic.SETNE, Mnemonic.SETL, Mnemonic.SETLE, Mnemonic.SETG, Mnemonic.SETGE, Mnemonic.SETA,
+    Mnemonic.SETAE, Mnemonic.SETB, Mnemonic.SETBE, Mnemonic.SETS, Mnemonic.SETNS, Mnemonic.CMOVE, Mnemonic.CMOVNE,
+    Mnemonic.CMOVL, Mnemonic.CMOVLE, Mnemonic.CMOVG, Mnemonic.CMOVGE, Mnemonic.CMOVA, Mnemonic.CMOVAE, Mnemonic.CMOVB,
+    Mnemonic.CMOVBE, Mnemonic.CMOVS, Mnemonic.CMOVNS, Mnemonic.PXOR, Mnemonic.XORPS, Mnemonic.XORPD, Mnemonic.PAND,
+    Mnemonic.POR, Mnemonic.MOVHPS, Mnemonic.MOVLHPS, Mnemonic.PUNPCKLQDQ, Mnemonic.PREFETCHT0, Mnemonic.PREFETCHNTA,
+})  # fmt: skip
+"""What raises no signal but for the memory that it accesses, and leaves memory as accessible as it was."""
+_UNTOUCHED = frozenset({Mnemonic.LEA, Mnemonic.NOP, Mnemonic.PREFETCHT0, Mnemonic.PREFETCHNTA})
+_RED_ZONE = 128
 
 
 class Pointer(NamedTuple):
@@ -60,14 +75,16 @@ def certain_accesses(function: FunctionView, address: int) -> frozenset[Access]:
     number = function.index_of(address)
     if number is None or function.broken is not None:
         return frozenset()
-    return _Way(function).follow(number)
+    return _Way(function, lowest=0 if address == function.entry else -_RED_ZONE).follow(number)
 
 
 class _Way:
     """The one way on from an instruction, and what is known there of registers and of the stack."""
 
-    def __init__(self, function: FunctionView) -> None:
+    def __init__(self, function: FunctionView, *, lowest: int) -> None:
         self._function = function
+        self._lowest = lowest
+        """Where the stack begins that something else may point to."""
         self._registers: dict[str, Pointer] = {name: Pointer(name) for name in NUMBERS}
         self._stack: dict[int, Pointer] = {}
         """Words of the stack that were written, by their distance from what the stack pointer was."""
@@ -76,6 +93,8 @@ class _Way:
         self._assumed: set[Pointer] = set()
         """Pointers that are not null, or the way would be another one."""
         self._compared: Pointer | None = None
+        self._met: set[Pointer] = set()
+        """Pointers to memory beyond the stack that has been accessed."""
         self._found: set[Access] = set()
 
     def follow(self, number: int) -> frozenset[Access]:
@@ -104,6 +123,8 @@ class _Way:
 
     def _step(self, one: Instruction, number: int) -> bool:
         """Go past an instruction; return whether what comes after it runs in any case."""
+        if one.mnemonic not in _HARMLESS:
+            return False
         if one.has_lock_prefix or one.has_rep_prefix or one.has_repne_prefix or one.is_string_instruction:
             return False
         if one.mnemonic == Mnemonic.XCHG and one.op0_kind == OpKind.MEMORY:
@@ -111,6 +132,8 @@ class _Way:
         place = self._place(one)
         if place is not None:
             self._note(one, *place)
+        elif not _is_there(one):
+            return False
         before, moved = dict(self._registers), self._moved(one, place)
         if one.rflags_modified:
             held = self._compared_with_null(one, place)
@@ -153,14 +176,16 @@ class _Way:
         return pointer, displacement - (1 << 64) if displacement >> 63 else displacement
 
     def _note(self, one: Instruction, pointer: Pointer, displacement: int) -> None:
-        """Take note of an access; that of a pointer which has led elsewhere than it was asked about is left out."""
+        """Take note of an access, if all pointers that were asked about or led to memory before lead there, too."""
         size = MemorySizeExt.size(one.memory_size)
-        if one.mnemonic not in _ACCESSING or not size:
+        if one.mnemonic in _UNTOUCHED:
             return
         leading = {Pointer(pointer.register, pointer.path[:length]) for length in range(len(pointer.path) + 1)}
-        if self._assumed <= leading:
+        if one.mnemonic in _ACCESSING and size and self._assumed | self._met <= leading:
             start = pointer.distance + displacement
             self._found.add(Access(pointer._replace(distance=0), start, start + size))
+        if not _is_stack(pointer):
+            self._met.add(pointer._replace(distance=0))
 
     def _moved(self, one: Instruction, place: tuple[Pointer, int] | None) -> dict[str, Pointer]:
         """Return which registers an instruction gives values that are known."""
@@ -218,9 +243,16 @@ class _Way:
         self._stack = {known: held for known, held in self._stack.items() if not at - 8 < known < at + size}
         if value is not None:
             self._stack[at] = value
-        elif at + size > 0:
-            self._stored = True  # a parameter was overwritten
+        if at + size > self._lowest:  # a parameter, or a variable that a pointer may lead to
+            self._stored = True
 
 
 def _is_stack(pointer: Pointer) -> bool:
     return pointer.register == "rsp" and not pointer.path
+
+
+def _is_there(one: Instruction) -> bool:
+    """Return whether an instruction, whose place is not known, accesses no memory that may be missing."""
+    accesses = any(one.op_kind(each) == OpKind.MEMORY for each in range(one.op_count))
+    own = one.memory_base == Register.RIP or one.segment_prefix == Register.FS  # variables, of the thread or of all
+    return not accesses or one.mnemonic in _UNTOUCHED or (own and one.memory_index == Register.NONE)

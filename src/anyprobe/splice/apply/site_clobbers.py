@@ -28,9 +28,14 @@ class SiteClobbers:
     """Finds what may be overwritten at the sites of one target."""
 
     def __init__(
-        self, faults_handled: Callable[[], bool], dead: ClobberSource, faults_shown: Callable[[], bool] = lambda: True
+        self,
+        faults_handled: Callable[[], bool],
+        dead: ClobberSource,
+        faults_shown: Callable[[], bool] = lambda: True,
+        for_once: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Ask ``dead`` what is dead, the others whether the program handles faults, and is shown where these are."""
+        """Ask ``dead`` what is dead, the others whether the program handles faults, is shown where, and only once."""
+        self._for_once = for_once
         self._faults_handled, self._dead, self._faults_shown = faults_handled, dead, faults_shown
         self._skipped_kills: dict[tuple[int, int], SkippedKills] = {}
         """By module and function."""
@@ -64,11 +69,12 @@ class SiteClobbers:
     def accesses(self, edit: Edit, want: Want) -> "AbstractSet[Access]":
         """Return what the program accesses from a wanted instruction on in any case, so that a patch may read there.
 
-        Not where a fault would come to a handler that is shown the pc of the patch, as Go's are.
+        Not where a fault would come to a handler that is shown the pc of the patch, as Go's are, or that is there for
+        one fault alone (``SA_RESETHAND``).
         """
         if want.after or want.conditional or want.block or edit.module.code.text.is_go:
             return frozenset()
-        if self._faults_handled() and not self._faults_shown():
+        if self._for_once() or (self._faults_handled() and not self._faults_shown()):
             return frozenset()
         from anyprobe.binary.liveness.certain_accesses import certain_accesses
 

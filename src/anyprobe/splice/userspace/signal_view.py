@@ -20,13 +20,13 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.splice.codegen.patch import BLIND, ActionKind
 from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of
-from anyprobe.splice.emitted import EmittedSplice
+from anyprobe.splice.emitted import EmittedSplice, landings_of
 from anyprobe.splice.plan.splices import Strategy, Want, WantKind
 from anyprobe.splice.plan.springboards import Springboards
 from anyprobe.splice.regions.banks import Hook
 from anyprobe.splice.regions.holdings import Holdings
 from anyprobe.splice.userspace.signal_actions import FAULT_SIGNALS, query_actions
-from anyprobe.splice.userspace.trap_handler import SA_ONSTACK, SA_SIGINFO
+from anyprobe.splice.userspace.trap_handler import SA_ONSTACK, SA_RESETHAND, SA_SIGINFO
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -97,6 +97,8 @@ class SignalView:
         """Signals whose handlers are not told where the program is: without ``SA_SIGINFO``."""
         self._expected = 0
         """Signals for which a handler has been about to be set that is told."""
+        self.is_for_once = False
+        """Whether some handler of faults is there for the first one alone: that has to be the program's."""
         self._asked = False
         """Whether the handlers of these signals are known; others in their stead are noticed by ``settings``."""
         self._on_alternate: set[int] = set()
@@ -162,6 +164,7 @@ class SignalView:
     def coming(self, signal: int, handler: int, flags: int) -> Sequence[Edit]:
         """Return the edits that a handler needs which is about to be set."""
         self._expected |= bool(flags & SA_SIGINFO) << signal - 1
+        self.is_for_once |= bool(signal in FAULT_SIGNALS and flags & SA_RESETHAND)
         hook = self.hooks.get(handler)
         if hook is None and signal not in FAULT_SIGNALS:  # what it is to be shown is placed at the next look
             self._note_alternate(handler, on_alternate=bool(flags & SA_ONSTACK))
@@ -187,15 +190,12 @@ class SignalView:
 
         Those that would hide faults from handlers, and those that write to alternate stacks that handlers do not.
         """
-        return [
-            Edit(module, state, anew=True, yields=True)
-            for module in self._modules
-            for state in module.functions.values()
-            if self._is_amiss(module, state)
-        ]
+        states = [(module, state) for module in self._modules for state in module.functions.values()]
+        return [Edit(*each, anew=True, yields=True) for each in states if self._is_amiss(*each)]
 
     def _is_amiss(self, module: Module, state: FunctionState) -> bool:
         hides = self.faults and self._hides(module, state)
+        hides |= self.is_for_once and any(not each.again for one in state.splices for each in landings_of(one))
         return hides or (self._alternate is not None and self._alternate.is_written_to(module, state))
 
     def refusal(self, module: Module, want: Want) -> Refusal | None:
@@ -219,6 +219,7 @@ class SignalView:
         told = {signal for signal, action in actions.items() if action.is_handler and action.flags & SA_SIGINFO}
         self._untold = sum(1 << signal - 1 for signal in actions if signal not in told)
         self._asked = True
+        self.is_for_once |= any(actions[each].flags & SA_RESETHAND for each in actions.keys() & FAULT_SIGNALS)
         masks: dict[int, int] = {}
         alternate = {action.handler for action in actions.values() if action.is_handler and action.flags & SA_ONSTACK}
         for signal, action in actions.items():
@@ -252,8 +253,7 @@ class SignalView:
         settled = known is not None and known.offset == mask and (known.armed or known.refusal is not None)
         if self.locate is None or settled or self._is_ours(handler):
             return []
-        place = self.locate(handler)
-        if isinstance(place, Refusal):
+        if isinstance(place := self.locate(handler), Refusal):
             self.refused[handler] = place
             return []
         module, code = place
@@ -275,9 +275,8 @@ class SignalView:
         """Take note of a handler that runs on an alternate stack; return ``BLIND`` if it need not be shown anything."""
         if self.locate is None or self._is_ours(handler) or not (on_alternate or handler in self._on_alternate):
             return 0
-        place = self.locate(handler)
         self._on_alternate.add(handler)
-        if isinstance(place, Refusal):
+        if isinstance(place := self.locate(handler), Refusal):
             return 0
         module, start = place[0], handler - place[0].bias
         if self._alternate is None:

@@ -40,7 +40,33 @@ def accesses(build, assembly):
         ("mov edi, edi\n mov eax, [rdi]\n ret", set()),
         ("mov eax, [rdi+rsi]\n mov eax, fs:[rdi]\n ret", set()),
         # what was stored may be what is read
-        ("mov [rsi], rax\n mov rax, [rdi+8]\n mov eax, [rax]\n ret", {Access(Pointer("rsi"), 0, 8), Access(P, 8, 16)}),
+        ("mov [rdi], rax\n mov rax, [rdi+8]\n mov eax, [rax]\n ret", {Access(P, 0, 8), Access(P, 8, 16)}),
+        ("mov [rsp+8], rdi\n mov rax, [rsi]\n mov eax, [rax]\n ret", {Access(Pointer("rsi"), 0, 8)}),
+        # where the first faults the program's handler may go on elsewhere; the second leads on from the first
+        ("mov rax, [rsi]\n mov eax, [rdi]\n ret", {Access(Pointer("rsi"), 0, 8)}),
+        (
+            "mov cl, [rdi]\n mov rax, [rdi+8]\n inc byte ptr [rax]\n ret",
+            {Access(P, 0, 1), Access(P, 8, 16), Access(NEXT, 0, 1)},
+        ),
+        ("mov eax, [rsi+4*rcx]\n mov eax, [rdi]\n ret", set()),
+        ("mov rax, fs:[40]\n mov ecx, [rip]\n mov eax, [rdi]\n ret", {Access(P, 0, 4)}),
+        # others that may raise a signal, or make memory accessible
+        *(
+            (f"{each}\n mov eax, [rdi]\n ret", set())
+            for each in (
+                "div ecx",
+                "idiv rcx",
+                "wrpkru",
+                "xrstor [rsp-1024]",
+                "divsd xmm0, xmm1",
+                "rdtsc",
+                "wrfsbase rax",
+                "vmaskmovps [rsi], ymm0, ymm1",
+                "int3",
+                "cpuid",
+                "in al, dx",
+            )
+        ),
         ("mov [rsp-8], rdi\n mov [rsp-6], al\n mov rax, [rsp-8]\n mov eax, [rax]\n ret", set()),
         ("mov rax, [rsp-16]\n mov eax, [rax]\n ret", set()),
     ],
