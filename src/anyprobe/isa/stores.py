@@ -7,6 +7,7 @@ _STRINGS = {
     Mnemonic.MOVSB: 1, Mnemonic.MOVSW: 2, Mnemonic.MOVSQ: 8, Mnemonic.STOSB: 1, Mnemonic.STOSW: 2, Mnemonic.STOSD: 4,
     Mnemonic.STOSQ: 8,
 }  # fmt: skip
+_BITS = frozenset({Mnemonic.BTS, Mnemonic.BTR, Mnemonic.BTC})
 _OWN_STACK = frozenset({Register.RSP, Register.ESP})
 _infos = InstructionInfoFactory()
 
@@ -21,7 +22,7 @@ def string_bytes(instruction: Instruction) -> int:
 def stored_bytes(instruction: Instruction) -> int:
     """Return how many bytes an instruction stores; 0: none, or where they go cannot be said beforehand.
 
-    That are scattered ones, those of another segment, and what is pushed.
+    That are scattered ones, those of another segment, what is pushed, and a bit of which a register has the number.
     """
     if not instruction.op_count:
         return 0
@@ -30,6 +31,8 @@ def stored_bytes(instruction: Instruction) -> int:
     if instruction.op0_kind != OpKind.MEMORY or instruction.is_stack_instruction or instruction.is_vsib:
         return 0
     if instruction.memory_segment in (Register.FS, Register.GS):
+        return 0
+    if instruction.mnemonic in _BITS and instruction.op1_kind == OpKind.REGISTER:  # it may be anywhere
         return 0
     writes = [each for each in _infos.info(instruction).used_memory() if each.access in WRITES]
     return MemorySizeExt.size(writes[0].memory_size) if writes else 0

@@ -46,6 +46,11 @@ PROBED void round_of_stores(long n) {
     STORE(p + 32, 16, 0, "movdqu %%xmm1, (%0)", "d"(value));
     STORE(p + 40, 1, 1, "movq %0, %%rdi; movb $7, %%al; stosb", "d"(value));
     STORE(p + 41, 24, 0, "movq %0, %%rdi; movl $24, %%ecx; rep stosb", "d"(value));
+    { /* no store at all */
+        void *inside = p + 60;
+        long none = 0;
+        __asm__ volatile("rep stosb" : "+D"(inside), "+c"(none) : "a"(0) : "memory");
+    }
     noted(p + 3, 1, 1);
     __asm__ volatile("movb %b2, 3(%0,%1,1)" : : "r"(p - n), "r"(n), "q"(value) : "memory");
     done(p + 3, 1);

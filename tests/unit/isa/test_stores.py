@@ -19,6 +19,7 @@ from anyprobe.isa.stores import is_masked, is_store, stored_bytes, string_bytes
         ("aa", 1),  # stosb
         ("f348ab", 8),  # rep stosq
         ("a5", 4),  # movsd
+        ("480fba2f03", 8),  # bts qword [rdi], 3
     ],
 )
 def test_stores(code, size):
@@ -38,6 +39,7 @@ def test_stores(code, size):
         "e800000000",  # call
         "64890425 00000000",  # mov fs:[0], eax
         "488d07",  # lea rax, [rdi]
+        "480fab07",  # bts [rdi], rax: the bit may be anywhere
         "62f27d49a20c06",  # vscatterdps [rsi+zmm0]{k1}, zmm1
     ],
 )

@@ -188,7 +188,7 @@ class StoreWatcher:
         size = stored_bytes(instruction)
         if instruction.has_rep_prefix and string_bytes(instruction):
             size *= row["rcx"]
-        watched = self._watched_at(address, size)
+        watched = self._watched_at(address, size) if size else None  # repeated no time it stores nothing
         if watched is None:
             return None
         usual = size in (1, 2, 4, 8)
