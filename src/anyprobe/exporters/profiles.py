@@ -8,8 +8,8 @@ from anyprobe.data.snapshots.profile import Profile
 from anyprobe.data.snapshots.snapshot import Snapshot
 from anyprobe.exporters.base import Measurement
 
-SAMPLES = "samples"
-"""What the counts of its trees are of."""
+SAMPLES, NANOSECONDS = "samples", "nanoseconds"
+"""What the counts of its trees are of; the latter where they are of the time off processors."""
 
 
 def measurement_of(profile: Profile, run: Run | None = None) -> Measurement:
@@ -31,11 +31,13 @@ def measurement_of(profile: Profile, run: Run | None = None) -> Measurement:
         snapshots=[snapshot],
         together=snapshot,
         what=what_of(profile),
-        counted=SAMPLES,
+        counted=SAMPLES if profile.waits is None else NANOSECONDS,
         run=None if run is None else replace(run, profile=profile),
     )
 
 
 def what_of(profile: Profile) -> str:
     """Return what the time of its trees is."""
+    if profile.waits is not None:
+        return f"Time off processors in {profile.waits:,} waits"
     return f"Time on processors by {profile.samples:,} samples of stacks"

@@ -6,7 +6,7 @@ from anyprobe.data.findings.calltree import CallNode, folded, time_of
 from anyprobe.data.snapshots.profile import Profile
 from anyprobe.reports.heading import NAMED_TARGETS, name_of, print_deaths
 from anyprobe.reports.plain import Rows, escape
-from anyprobe.reports.quantities import counted, percent
+from anyprobe.reports.quantities import counted, duration, percent
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,14 +26,16 @@ def print_profile(profile: Profile, console: "Console", top: int = 0) -> None:
         table = Rows()
         if profile.by is not None:
             table.add_column(_HEADINGS[profile.by], justify="right", no_wrap=True)
-        for name in ("self %", "total %", "samples"):
+        for name in ("self %", "total %", "samples" if profile.waits is None else "off"):
             table.add_column(name, justify="right", no_wrap=True)
         table.add_column("function", overflow="fold", style="cyan")
         table.add_column("module", no_wrap=True)
         for each in shown:
             cells = [] if profile.by is None else [escape(str(each.key))]
             shares = (percent(samples, profile.samples) for samples in (each.self_samples, each.total_samples))
-            table.add_row(*cells, *shares, f"{each.total_samples:,}", escape(each.function), escape(each.shown_module))
+            table.add_row(
+                *cells, *shares, _amount(profile, each.total_samples), escape(each.function), escape(each.shown_module)
+            )
         console.print()
         console.print(table)
     if len(found) > len(shown):
@@ -48,7 +50,8 @@ def print_profile_tree(profile: Profile, console: "Console", top: int = 0) -> No
     for key in profile.keys:
         one = profile.of(key)
         if profile.by is not None:
-            text = f"\n[bold]{_HEADINGS[profile.by]} {escape(str(key))}[/bold]: {counted(one.samples, 'sample')}"
+            amount = counted(one.samples, "sample") if profile.waits is None else _amount(profile, one.samples)
+            text = f"\n[bold]{_HEADINGS[profile.by]} {escape(str(key))}[/bold]: {amount}"
             console.print(text, soft_wrap=True)
         _print_tree(list(map(folded, one.tree)), one.samples, console, top)
     _print_next(profile, console)
@@ -79,6 +82,11 @@ def _print_tree(roots: list[CallNode], samples: int, console: "Console", top: in
         console.print(text, style="dim", soft_wrap=True)
 
 
+def _amount(profile: Profile, count: int) -> str:
+    """Return a number of samples, or the time that it is."""
+    return f"{count:,}" if profile.waits is None else duration(count)
+
+
 def _print_heading(profile: Profile, console: "Console") -> None:
     """Print what was sampled, and what was not."""
     names = ", ".join(map(name_of, profile.targets[:NAMED_TARGETS]))
@@ -88,9 +96,16 @@ def _print_heading(profile: Profile, console: "Console") -> None:
     if started > 0:
         names += f" and {counted(started, 'process', 'processes')} that it started"
     what = f"{counted(profile.samples, 'sample')} in {profile.duration_s:.2f} s at {profile.hz} Hz"
-    console.print(f"{names}: {what}; {profile.processor_s:.2f} s on processors", soft_wrap=True)
+    what = f"{what}; {profile.processor_s:.2f} s on processors"
+    if profile.waits is not None:
+        what = f"{duration(profile.samples)} off processors in {counted(profile.waits, 'wait')}"
+        what += f" in {profile.duration_s:.2f} s"
+    console.print(f"{names}: {what}", soft_wrap=True)
     kernel = "with time in the kernel" if profile.kernel else "without time in the kernel, which this user may not see"
-    parts = [kernel, f"{profile.lost:,} lost", f"{counted(profile.truncated, 'stack')} truncated"]
+    truncated = f"{counted(profile.truncated, 'stack')} truncated"
+    if profile.waits is not None:
+        truncated = f"{_amount(profile, profile.truncated)} with stacks truncated"
+    parts = [kernel, f"{profile.lost:,} lost", truncated]
     console.print("; ".join(parts), style="dim", soft_wrap=True)
     print_deaths(profile.targets, console)
     share = profile.unsampled_share
@@ -101,7 +116,10 @@ def _print_heading(profile: Profile, console: "Console") -> None:
         text = f"{100 * share:.0f} % of the time on processors is in no sample: it was {where}"
         console.print(text, style="yellow", soft_wrap=True)
     if not profile.samples:
-        console.print("no samples: nothing that was sampled ran for long enough; it slept, or waited", soft_wrap=True)
+        text = "nothing that was sampled ran for long enough; it slept, or waited"
+        if profile.waits is not None:
+            text = "no thread gave its processor up; what slept all along is not seen"
+        console.print(f"no samples: {text}", soft_wrap=True)
 
 
 def _print_next(profile: Profile, console: "Console") -> None:

@@ -23,6 +23,12 @@ from anyprobe.cli.syntax import helping, options
     "--python", is_flag=True, help="Show Python's functions alone, with the time of what they have called in C."
 )
 @click.option(
+    "--off",
+    is_flag=True,
+    help="Show where threads are off processors, each time whole: asleep, or waiting for one. Root, or "
+    "kernel.perf_event_paranoid 1.",
+)
+@click.option(
     "--stack",
     "stack_bytes",
     type=options.Whole(256, 65528),
@@ -48,6 +54,7 @@ def command(
     anyprobe profile -n postgres --by pid --for 10
     anyprobe profile --tree -- ./program
     anyprobe profile --python -- python3 app.py
+    anyprobe profile --off --python -p 4242
     anyprobe profile --format folded -o stacks -p 4242
     """  # noqa: D301 - click's mark for lines that stay as they are
     from anyprobe.cli.measurement import profiling

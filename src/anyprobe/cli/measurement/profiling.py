@@ -34,6 +34,7 @@ class Plan:
     by: str | None
     tree: bool
     python: bool = False
+    off: bool = False
     stack_bytes: int | None
     format: str | None
     output: str | None
@@ -74,7 +75,9 @@ def profile(target: targets.Target, plan: Plan) -> int:
     ):
         looked = looked_at(stack, target, interrupts, plan.at_end)
         started, ends = looked.started, looked.ends
-        profiler = stack.enter_context(Profiler(looked.pids, hz=plan.hz, by=plan.by, stack_bytes=plan.stack_bytes))
+        profiler = stack.enter_context(
+            Profiler(looked.pids, hz=plan.hz, by=plan.by, stack_bytes=plan.stack_bytes, off=plan.off)
+        )
         if started is not None:
             started.resume()
         seconds = SECONDS if plan.seconds is None and started is None else plan.seconds
@@ -113,12 +116,12 @@ def show(found: "Profile", plan: Plan, stream: TextIO, run: "Run | None" = None)
         output.write_json(found.as_json(), stream)
     elif plan.format is not None:
         from anyprobe.exporters.base import exporter_of
-        from anyprobe.exporters.profiles import SAMPLES, measurement_of, what_of
+        from anyprobe.exporters.profiles import measurement_of, what_of
 
         if plan.format == "archive" and run is None:
             from anyprobe.cli.measurement import keeping
 
-            run = keeping.new_run(what=what_of(found), counted=SAMPLES)
+            run = keeping.new_run(what=what_of(found), counted=measurement_of(found).counted)
         exporter_of(plan.format).write(measurement_of(found, run), stream)
     else:
         from anyprobe.reports import profile as report

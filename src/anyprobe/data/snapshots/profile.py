@@ -16,6 +16,8 @@ TRUNCATED = "[truncated]"
 PYTHON_LOOP = "_PyEval_EvalFrameDefault"
 """The function of the interpreter that executes Python; on a stack it is one whose functions are not known."""
 NOT_PYTHON = "[no function of Python]"
+OFF_HZ = 1_000_000_000
+"""The rate of a profile of the time off processors: each count is a nanosecond."""
 _NS = 1e9
 T = TypeVar("T", bound=Hashable)
 Key = int | str | None
@@ -103,6 +105,8 @@ class Profile:
     processor_s: float
     """For how long threads were on processors, by the kernel's clock."""
     by: str | None = None
+    waits: int | None = None
+    """Of a profile of the time off processors: how often a thread gave one up; counts are nanoseconds then."""
     next: str = ""
     """The command that probes what is hot."""
     warnings: tuple[str, ...] = ()
@@ -174,6 +178,7 @@ class Profile:
             lost=self.lost + other.lost,
             kernel=self.kernel and other.kernel,
             processor_s=self.processor_s + other.processor_s,
+            waits=None if self.waits is None else self.waits + (other.waits or 0),
             warnings=tuple(dict.fromkeys((*self.warnings, *other.warnings))),
         )
 
@@ -205,6 +210,7 @@ class Profile:
             "truncated": self.truncated,
             "kernel": self.kernel,
             "processor_s": round(self.processor_s, 6),
+            **({} if self.waits is None else {"waits": self.waits}),
             "functions": [self._keyed(each) for each in self.functions],
             "stacks": [self._keyed(each) for each in self.merged],
             "next": self.next,

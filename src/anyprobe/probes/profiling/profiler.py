@@ -4,11 +4,12 @@ import errno
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from anyprobe.core.errors import KernelRefused, NoSuchProcess, PermissionDenied, TargetError, UsageError
-from anyprobe.target.kernel.samples import MOST_STACK_BYTES, Lost, Record, Sampler, Throttled
+from anyprobe.target.kernel.samples import MOST_STACK_BYTES, Lost, Record, Sampler, SwitchSampler, Throttled
 from anyprobe.target.system import procfs
 
 if TYPE_CHECKING:
@@ -27,9 +28,13 @@ class Profiler:
     """Samples processes from its beginning to ``close``."""
 
     def __init__(
-        self, pids: Sequence[int], *, hz: int = HERTZ, by: str | None = None, stack_bytes: int | None = None
-    ) -> None:
-        """Sample some processes, and what they start, from now on; raise a typed error where that is not permitted."""
+        self, pids: Sequence[int], *, hz: int = HERTZ, by: str | None = None, stack_bytes: int | None = None,
+        off: bool = False,
+    ) -> None:  # fmt: skip
+        """Sample some processes, and what they start, from now on; raise a typed error where that is not permitted.
+
+        ``off``: not the time on processors, but that off them, each time from where a thread gives its processor up.
+        """
         if by is not None and by not in _BY:
             raise UsageError(f"{by!r} is none of {', '.join(_BY)}")
         if not 1 <= hz <= 10_000:
@@ -45,9 +50,13 @@ class Profiler:
         self._ended: float | None = None
         self._processor_ns = 0
         self._is_throttled = False
+        self._still = 0
+        """Threads that have done nothing, where it is looked for what gives processors up."""
         from anyprobe.probes.profiling.stacks import SampledStacks
 
-        self._sampler = Sampler(hz, stack_bytes and stack_bytes & ~7)
+        own = stack_bytes and stack_bytes & ~7
+        self._off = off
+        self._sampler = SwitchSampler(own) if off else Sampler(hz, own)
         self._stacks = SampledStacks(pids, by, self._sampler)
         try:
             for pid in pids:
@@ -56,7 +65,7 @@ class Profiler:
         except BaseException as error:
             self.close()
             if isinstance(error, KernelRefused) and error.errno in _REFUSALS:
-                raise _not_permitted(pid) from error
+                raise _not_permitted(pid, 1 if off else MOST_PARANOID) from error
             raise
         self.began = time.monotonic()
         """From this moment of the monotonic clock on there are samples."""
@@ -104,12 +113,15 @@ class Profiler:
         if self._ended is None:
             self._processor_ns = self._sampler.processor_ns()
             self._ended = time.monotonic()
+            tasks = _tasks(self.pids) if self._off else set[int]()
             self.look(final=True)
+            self._still = len(tasks - self._stacks.switched)
+            self._stacks.end(round(self._ended * 1e9))
             self._sampler.close()
 
     def result(self, command: Sequence[str] = ()) -> "Profile":
         """End sampling and return what was sampled, named; ``command``: what was started to be sampled."""
-        from anyprobe.data.snapshots.profile import Profile
+        from anyprobe.data.snapshots.profile import OFF_HZ, Profile
 
         self.end()
         assert self._ended is not None
@@ -117,7 +129,8 @@ class Profiler:
             targets=tuple(map(self._stacks.target, self.pids)),
             processes=tuple(self._stacks.processes()),
             duration_s=self._ended - self.began,
-            hz=self._sampler.how.hertz,
+            hz=OFF_HZ if self._off else self._sampler.how.hertz,
+            waits=self._stacks.waits if self._off else None,
             stacks=self._stacks.named(),
             lost=self._lost,
             kernel=self._sampler.how.kernel,
@@ -131,6 +144,8 @@ class Profiler:
         """Return the command to run next: on what was started, else on the busiest process that still runs."""
         from anyprobe.probes.profiling.next_command import next_command
 
+        if self._off:
+            return ""
         if command:
             return next_command(found.stacks, ["--", *command])
         for pid in filter(procfs.is_alive, found.busiest):
@@ -142,14 +157,28 @@ class Profiler:
     def _warnings(self) -> Iterator[str]:
         if self._is_throttled:
             yield "the kernel has taken fewer samples for a while (kernel.perf_cpu_time_max_percent): use a lower --hz"
+        if self._still:
+            threads = f"{self._still} thread{'s' if self._still > 1 else ''}"
+            yield f"{threads} slept, or ran, all the time: without a switch to another, so in no number"
+        if self._off and self._lost:
+            yield "switches came faster than they could be read: with --stack 4096 there is room for more of them"
         if self._stacks.hidden:
             yield "the kernel does not tell the names of its functions: be root, or set kernel.kptr_restrict to 0"
         yield from self._stacks.python.warnings()
 
 
+def _tasks(pids: Sequence[int]) -> set[int]:
+    found = set[int]()
+    for pid in pids:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found |= set(procfs.read_tasks(pid))
+    return found
+
+
 def profile(
-    pid: int, duration: float = 5.0, *, hz: int = HERTZ, by: str | None = None, stack_bytes: int | None = None
-) -> "Profile":
+    pid: int, duration: float = 5.0, *, hz: int = HERTZ, by: str | None = None, stack_bytes: int | None = None,
+    off: bool = False,
+) -> "Profile":  # fmt: skip
     """Show where a process spends its time on processors, by samples; nothing is stopped, and no probe placed.
 
     Threads and processes that it makes meanwhile are sampled, too.
@@ -160,6 +189,7 @@ def profile(
         hz: samples in each second that a thread is on a processor.
         by: ``pid``, ``tid`` or ``comm``: processes, threads or the names of threads are told apart.
         stack_bytes: how much of a stack a sample has; None: as much as there is room for, 65528 at most.
+        off: the time off processors instead: all of it, in nanoseconds, by where threads have given theirs up.
 
     Returns:
         The profile, with ``functions``, ``stacks`` and ``next``, the command that probes what is hot.
@@ -168,7 +198,7 @@ def profile(
         PermissionDenied, NoSuchProcess, UnsupportedTarget: it cannot be sampled.
         UsageError: an argument has a value that means nothing.
     """
-    with Profiler([pid], hz=hz, by=by, stack_bytes=stack_bytes) as profiler:
+    with Profiler([pid], hz=hz, by=by, stack_bytes=stack_bytes, off=off) as profiler:
         until = profiler.began + duration
         while (left := until - time.monotonic()) > 0 and procfs.is_alive(pid):
             time.sleep(min(left, profiler.interval))
@@ -190,17 +220,17 @@ def _check(pid: int) -> None:
         raise NoSuchProcess(f"process {pid} has just ended") from error
 
 
-def _not_permitted(pid: int) -> TargetError:
-    """Return why the kernel does not let this user sample a process."""
+def _not_permitted(pid: int, most: int) -> TargetError:
+    """Return why the kernel does not let this user sample a process; ``most``: the level up to which it may."""
     from anyprobe.target.kernel import switches
     from anyprobe.target.process import permission
 
     level = paranoia()
-    if level is not None and level > MOST_PARANOID and not switches.has_capability(switches.CAP_PERFMON):
+    if level is not None and level > most and not switches.has_capability(switches.CAP_PERFMON):
         return PermissionDenied(
             f"kernel.perf_event_paranoid is {level}",
             f"process {pid} may not be sampled",
-            "be root, or: sysctl kernel.perf_event_paranoid=2",
+            f"be root, or: sysctl kernel.perf_event_paranoid={most}",
         )
     try:
         procfs.read_mappings(pid)

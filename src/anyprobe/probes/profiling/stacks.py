@@ -13,7 +13,7 @@ from anyprobe.probes.profiling.names import IN_KERNEL, Names
 from anyprobe.probes.profiling.python.programs import PythonPrograms
 from anyprobe.probes.profiling.spaces import Place, Space, Spaces
 from anyprobe.probes.stacks.unwinding import Frame, walk
-from anyprobe.target.kernel.samples import Forked, Mapped, Named, Record, Sample, Sampler
+from anyprobe.target.kernel.samples import Forked, Mapped, Named, Record, Sample, Sampler, Switched, SwitchSampler
 from anyprobe.target.system import procfs
 
 
@@ -36,6 +36,10 @@ def walked(space: Space, registers: tuple[int, int, int], stack: bytes, *, in_ke
     return found.frames, found.complete
 
 
+_SWITCHING = frozenset({"__schedule", "schedule"})
+_Stack = tuple[int, Key, tuple[Place, ...], bool]
+
+
 class SampledStacks:
     """The stacks of some processes, and of what they start."""
 
@@ -43,7 +47,14 @@ class SampledStacks:
         """Begin with what the processes have mapped now; ``by``: what is told apart."""
         self._by = by
         self._spaces = Spaces(pids)
-        self._counts: Counter[tuple[int, Key, tuple[Place, ...], bool]] = Counter()
+        self._counts: Counter[_Stack] = Counter()
+        self._off = isinstance(sampler, SwitchSampler)
+        self._away: dict[int, tuple[int, _Stack]] = {}
+        """Threads that have given their processor up: when, and where."""
+        self.waits = 0
+        """How often one has had one again."""
+        self.switched = set[int]()
+        """Threads that have given one up, or have had one again."""
         self._seen = dict.fromkeys(pids)
         """All processes that were sampled, in the order in which they came."""
         self._prepared: set[LoadedObject] = set()
@@ -55,8 +66,14 @@ class SampledStacks:
 
     def handle(self, record: Record) -> None:
         """Take a sample, or what is to be known for those that come."""
-        if isinstance(record, Sample):
-            self._add(record)
+        if isinstance(record, Sample) and self._off:
+            self.switched.add(record.tid)
+            self._away[record.tid] = record.time, self._stack(record)
+        elif isinstance(record, Sample):
+            self._counts[self._stack(record)] += 1
+        elif isinstance(record, Switched):
+            self.switched.add(record.tid)
+            self._back(record.tid, record.time)
         elif isinstance(record, Mapped):
             self._spaces.of(record.pid).add(record.mapping)
         elif isinstance(record, Forked):
@@ -64,18 +81,29 @@ class SampledStacks:
         elif isinstance(record, Named):
             self._spaces.rename(record.pid, record.tid, record.name, executed=record.executed)
 
-    def _add(self, sample: Sample) -> None:
+    def _back(self, tid: int, moment: int) -> None:
+        if (away := self._away.pop(tid, None)) is not None:
+            self._counts[away[1]] += max(moment - away[0], 0)
+            self.waits += 1
+
+    def end(self, moment: int) -> None:
+        """Take note of the threads that are off processors until now; ``moment``: by the monotonic clock, in ns."""
+        for tid in list(self._away):
+            self._back(tid, moment)
+
+    def _stack(self, sample: Sample) -> "_Stack":
         self._seen.setdefault(sample.pid)
         space = self._spaces.of(sample.pid)
         frames: list[Place] = [(IN_KERNEL, address) for address in sample.in_kernel]
         complete = False  # one that ends has no stack of its own any more
         if sample.registers is not None:
             own, complete = walked(space, sample.registers, sample.stack, in_kernel=bool(sample.in_kernel))
-            executed = self.python.functions(space, sample, own)
+            executed, rest = self.python.functions(space, sample, own, complete=complete)
             for frame in own:
                 functions = executed.get(frame.sp)
                 frames += [space.place(frame.at)] if functions is None else [(each, 0) for each in functions]
-        self._counts[sample.pid, self._key(sample), tuple(frames), complete] += 1
+            frames += [(each, 0) for each in rest]
+        return sample.pid, self._key(sample), tuple(frames), complete
 
     def _key(self, sample: Sample) -> Key:
         if self._by == "pid":
@@ -103,12 +131,18 @@ class SampledStacks:
         names = Names({place for _, _, places, _ in self._counts for place in places})
         stacks: Counter[tuple[int, Key, tuple[ProfileFrame, ...], bool]] = Counter()
         for (pid, key, places, complete), count in self._counts.items():
-            stacks[pid, key, tuple(map(names.frame, places)), complete] += count
+            frames = tuple(map(names.frame, places))
+            first = next((at for at, each in enumerate(frames) if not self._is_switching(each)), 0)
+            stacks[pid, key, frames[first:], complete] += count
         self.hidden = names.hidden
         return tuple(
             ProfiledStack(frames, count, truncated=not complete, key=key, pid=pid)
             for (pid, key, frames, complete), count in stacks.items()
         )
+
+    def _is_switching(self, frame: ProfileFrame) -> bool:
+        """Return whether a frame is what all threads go through that give a processor up."""
+        return self._off and frame.kernel and frame.function in _SWITCHING
 
     def target(self, pid: int) -> TargetInfo:
         """Return what is known of a process."""

@@ -17,7 +17,7 @@ _HARDWARE, _SOFTWARE, _TRACEPOINT, _BREAKPOINT = 0, 1, 2, 5
 _ENABLE, _SET_OUTPUT, _SET_PROGRAM = 0x2400, 0x2405, 0x40042408
 _INHERIT, _NO_KERNEL, _NO_HYPERVISOR, _NO_IDLE, _MAPPINGS, _NAMES = 1 << 1, 1 << 5, 1 << 6, 1 << 7, 1 << 8, 1 << 9
 _TASKS, _ALL_IDENTIFIED, _NO_USER_CHAIN, _MAPPINGS_WITH_FILES = 1 << 13, 1 << 18, 1 << 22, 1 << 23
-_EXECUTIONS, _BY_CLOCK = 1 << 24, 1 << 25
+_EXECUTIONS, _BY_CLOCK, _SWITCHES = 1 << 24, 1 << 25, 1 << 26
 TASK, TIME, ADDRESS, CHAIN, REGISTERS, STACK = 1 << 1, 1 << 2, 1 << 3, 1 << 5, 1 << 12, 1 << 13
 """What samples can have, in this order."""
 _BP_SP_IP = 0b111 << 6
@@ -149,6 +149,19 @@ def open_sampler(task: int, processor: int, how: Sampling) -> int:
     head = struct.pack("<IIQQQQQ", _SOFTWARE, _ATTRIBUTE_BYTES, clock, how.hertz, what, 0, flags)
     rest = struct.pack("<IIQQQQIi", 0, 0, 0, 0, 0, _BP_SP_IP, how.stack_bytes, _MONOTONIC)
     return _open("sample a task", head + rest, processor, task)
+
+
+def open_switches(task: int, processor: int, how: Sampling) -> int:
+    """Return a descriptor of an event that samples a task, and those that it makes, where it gives its processor up.
+
+    Once it has a ring, it is told there, too, when the task has a processor again.
+    """
+    what = TASK | TIME | REGISTERS | STACK | (CHAIN if how.kernel else 0)
+    switches = SOFTWARE["context-switches"]
+    flags = _INHERIT | _SWITCHES | _telling(how)
+    head = struct.pack("<IIQQQQQ", _SOFTWARE, _ATTRIBUTE_BYTES, switches, 1, what, 0, flags)
+    rest = struct.pack("<IIQQQQIi", 0, 0, 0, 0, 0, _BP_SP_IP, how.stack_bytes, _MONOTONIC)
+    return _open("sample a task where it sleeps", head + rest, processor, task)
 
 
 def _telling(how: Sampling) -> int:

@@ -19,6 +19,8 @@ from anyprobe.target.system import gateway, procfs
 
 MOST_STACK_BYTES, USUAL_STACK_BYTES = 65528, 16384
 """How much of a stack is copied with each sample where there is room for it, and where there is not."""
+MOST_SWITCHES = 10_000
+"""For as many switches in a second rings have room between two looks."""
 _FEWEST_SAMPLES = 16
 """A ring has room for so many."""
 RING_PAGES, _LEAST_PAGES, _ALL_PAGES = 2048, 8, 8192
@@ -29,12 +31,12 @@ _SETTLED = 0.001
 _HEAD, _TAIL, _SIZE = 1024 // 8, 1032 // 8, 1048 // 8
 """Words of a ring's first page: what the kernel has written, what has been read, how much room there is."""
 _RECORD = struct.Struct("<IHH")
-_LOST, _NAME, _THROTTLED, _FORK, _SAMPLE, _MAPPED, _LOST_SAMPLES = 2, 3, 5, 7, 9, 10, 13
+_LOST, _NAME, _THROTTLED, _FORK, _SAMPLE, _MAPPED, _LOST_SAMPLES, _SWITCHED = 2, 3, 5, 7, 9, 10, 13, 14
 _OF_PROCESSES = frozenset({_NAME, _FORK, _SAMPLE, _MAPPED})
 """Kinds of records that have the process first."""
 _SHORTEST = 24
 """Bytes that each record has at least."""
-_EXECUTED = 1 << 13
+_EXECUTED = _AWAY = 1 << 13
 _KERNEL_CONTEXTS = (1 << 64) - 4095
 """From here on numbers in a chain of calls are no addresses, but say what kind those after them are."""
 _LATE = 1_000_000
@@ -91,6 +93,13 @@ class Named(NamedTuple):
     executed: bool
 
 
+class Switched(NamedTuple):
+    """A thread has a processor again."""
+
+    time: int
+    tid: int
+
+
 class Lost(NamedTuple):
     """Records for which a ring had no room."""
 
@@ -104,7 +113,7 @@ class Throttled(NamedTuple):
     time: int
 
 
-Record = Sample | Mapped | Forked | Named | Lost | Throttled
+Record = Sample | Mapped | Forked | Named | Switched | Lost | Throttled
 
 
 class Ring:
@@ -188,6 +197,11 @@ class Sampler:
     def ring_bytes(self) -> int:
         """How much room each ring has."""
         return min((ring.size for ring in self._rings.values()), default=0)
+
+    @property
+    def may_take_programs(self) -> bool:
+        """Whether this user may have programs in the kernel, as far as that is known."""
+        return self.everywhere
 
     @property
     def samplers(self) -> list[int]:
@@ -359,6 +373,29 @@ def permits(*, kernel: bool) -> bool:
     return True
 
 
+class SwitchSampler(Sampler):
+    """Samples some processes, and what they make later, wherever a thread of theirs gives its processor up."""
+
+    room = 2
+
+    def __init__(self, stack_bytes: int | None = None) -> None:
+        """Sample nothing yet."""
+        super().__init__(MOST_SWITCHES, stack_bytes)
+        self.everywhere = False  # all other processes' switches would be sampled, too
+
+    def _open(self, task: int, processor: int) -> int:
+        return perf.open_switches(task, processor, self.how)
+
+    @property
+    def may_take_programs(self) -> bool:
+        """Whether it is worth trying."""
+        return True
+
+    def processor_ns(self) -> int:
+        """Return nothing: no time on processors is measured."""
+        return 0
+
+
 class WatchSampler(Sampler):
     """Samples some processes, and what they make later, where they write to some memory."""
 
@@ -408,6 +445,8 @@ def parsed(content: bytes, *, chains: bool, watches: bool = False) -> Record | N
     if kind == _NAME:
         pid, tid = struct.unpack_from("<II", content, 8)
         return Named(moment, pid, tid, _text(content, 16), bool(what & _EXECUTED))
+    if kind == _SWITCHED:
+        return None if what & _AWAY else Switched(moment, struct.unpack_from("<I", content, 12)[0])
     if kind in (_LOST, _LOST_SAMPLES):
         return Lost(moment, struct.unpack_from("<Q", content, 16 if kind == _LOST else 8)[0])
     return Throttled(moment) if kind == _THROTTLED else None

@@ -88,6 +88,16 @@ class Interpreter:
             pass
         return found
 
+    def chain(self, copied: Copied) -> list[Function]:
+        """Return the functions of all activations together, innermost first, as far as they were copied."""
+        layout = self._layout
+        found = [
+            self._function(frame, content)
+            for frame, content in copied.frames.items()
+            if layout.tells_entry or content[layout.owner] != OF_INTERPRETER
+        ]
+        return [each for each in found if each.file != _SHIM]
+
     def _divided(self, copied: Copied, stack: Read) -> Iterator[tuple[int, tuple[Function, ...]]]:
         """Yield the functions by the activations that execute them, and where on the C stack these are."""
         layout = self._layout

@@ -65,7 +65,7 @@ class PythonPrograms:
         self._watch_threads()
 
     def _new_recorder(self) -> FrameRecorder:
-        if not self._sampler.everywhere:
+        if not self._sampler.may_take_programs:
             raise PermissionDenied("bpf", "frames may not be copied", "be root, or have CAP_PERFMON and CAP_BPF")
         if not procfs.is_first_namespace():
             raise TargetError("this is a container, in which the kernel's ids of threads are not known")
@@ -85,20 +85,32 @@ class PythonPrograms:
             self._watch_threads()
 
     def functions(
-        self, space: "Space", sample: "Sample", frames: "Sequence[Frame]"
-    ) -> "dict[int, tuple[Function, ...] | None]":
-        """Return what each activation of an interpreter executes, by its stack pointer; None: that is not known."""
+        self, space: "Space", sample: "Sample", frames: "Sequence[Frame]", *, complete: bool
+    ) -> "tuple[dict[int, tuple[Function, ...] | None], Sequence[Function]]":
+        """Return what each activation of an interpreter executes, by its stack pointer; None: that is not known.
+
+        And what those execute that are not among the frames, where these are not ``complete``.
+        """
         program = self.of(space)
         if program is None:
-            return {}
-        copied = self._copied.get(sample.tid)
-        while copied and copied[0].time < sample.time - _SAME_MOMENT:
-            copied.popleft()
-        at_once = copied[0] if copied and copied[0].time <= sample.time + _SAME_MOMENT else None
-        found = program.functions(sample, frames, at_once)
+            return {}, ()
+        at_once = self._copied_for(sample)
+        found, rest = program.functions(sample, frames, at_once, complete=complete)
         self._samples += bool(found)
         self._unknown += None in found.values()
-        return found
+        return found, rest
+
+    def _copied_for(self, sample: "Sample") -> Copied | None:
+        """Return the frames that were copied for a sample, the nearest ones: kernels copy them before it, or after.
+
+        Samples of switches can follow one another soon, and the frames of one are not those of the next.
+        """
+        copied = self._copied.get(sample.tid)
+        if not copied:
+            return None
+        while len(copied) > 1 and abs(copied[1].time - sample.time) <= abs(copied[0].time - sample.time):
+            copied.popleft()
+        return copied.popleft() if abs(copied[0].time - sample.time) <= _SAME_MOMENT else None
 
     def warnings(self) -> Iterator[str]:
         """Yield what is not known."""

@@ -53,11 +53,13 @@ class PythonProgram:
         return frame.at in self._loop
 
     def functions(
-        self, sample: "Sample", frames: Sequence["Frame"], copied: "Copied | None"
-    ) -> dict[int, tuple[Function, ...] | None]:
-        """Return the functions that each activation of the interpreter executes, by its stack pointer.
+        self, sample: "Sample", frames: Sequence["Frame"], copied: "Copied | None", *, complete: bool
+    ) -> tuple[dict[int, tuple[Function, ...] | None], Sequence[Function]]:
+        """Return the functions that each activation of the interpreter executes, by its stack pointer, and the rest.
 
-        Innermost first; None where they are not known. ``copied``: the frames at that moment.
+        Innermost first; None where they are not known. The rest is of activations that are not among the frames, where
+        these are not ``complete``: a function of C, such as ``select``, can have a larger stack than what is copied.
+        ``copied``: the frames at that moment.
         """
         assert sample.registers is not None
         sp, stack = sample.registers[1], sample.stack
@@ -76,7 +78,11 @@ class PythonProgram:
         if activations and copied is not None:
             with suppress(TargetError):
                 executed = self._interpreter.executed(copied, read, activations)
-        return {each.start: functions for each, functions in zip(activations, executed, strict=True)}
+        rest: Sequence[Function] = ()
+        if not complete and copied is not None and None not in executed:
+            with suppress(TargetError, MemoryFault):
+                rest = self._interpreter.chain(copied)[sum(len(each or ()) for each in executed) :]
+        return {each.start: functions for each, functions in zip(activations, executed, strict=True)}, rest
 
     def close(self) -> None:
         """Close what was opened."""
