@@ -106,7 +106,7 @@ class Profile:
     """For how long threads were on processors, by the kernel's clock."""
     by: str | None = None
     waits: int | None = None
-    """Of a profile of the time off processors: how often a thread gave one up; counts are nanoseconds then."""
+    """How often a thread gave its processor up, in a profile of the time off them; counts are nanoseconds then."""
     next: str = ""
     """The command that probes what is hot."""
     warnings: tuple[str, ...] = ()

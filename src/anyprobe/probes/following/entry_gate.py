@@ -18,6 +18,7 @@ import numpy as np
 
 from anyprobe.binary.decoding.code_scan import Kind
 from anyprobe.binary.objects.table_store import keeping_later
+from anyprobe.core.arrays import unique
 from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import AnyprobeError, TargetError, TargetExited
 from anyprobe.core.refusal import Reason
@@ -165,7 +166,7 @@ class EntryGate:
         try:
             with self._host.process.stop() as stop:
                 stop.verify()
-                words = [np.unique(each) for each in Stacks(self._host.process.mem, stop.mappings).words(stop)]
+                words = [unique(each) for each in Stacks(self._host.process.mem, stop.mappings).words(stop)]
         except TargetExited:
             raise
         except TargetError:  # then it is not known in which
