@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -71,6 +72,8 @@ class Chain:
             UsageError: the file cannot be written, is in use, or is no chain that could be gone on with.
         """
         self._text_of = text_of
+        self._adding = threading.Lock()
+        """Held while a line is made and written: programs that are executed get probes, and lines, in another thread."""
         try:
             self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -95,6 +98,10 @@ class Chain:
 
     def add(self, event: str, members: Mapping[str, Any]) -> int:
         """Append a line, and return its number."""
+        with self._adding:
+            return self._add(event, members)
+
+    def _add(self, event: str, members: Mapping[str, Any]) -> int:
         self.lines += 1
         body = self._text_of({"seq": self.lines, "prev": self.last_hash, "event": event, **members}).encode()
         body = body.removesuffix(b"}")

@@ -1,6 +1,7 @@
 """Chained files: every change of a line is found, and named by the line."""
 
 import json
+from threading import Thread
 
 import pytest
 
@@ -126,3 +127,17 @@ def test_what_is_no_audit_is_not_appended_to(path):
         Chain(path, json.dumps)
     with open(path) as file:
         assert file.read() == "root:x:0:0\n"
+
+
+def test_lines_of_several_threads_follow_one_another(path):
+    chain = Chain(str(path), json.dumps)
+    threads = [Thread(target=lambda: [chain.add("opened", {"n": n}) for n in range(300)]) for _ in range(4)]
+    chain.add("begin", {})
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    chain.add("end", {})
+    chain.close()
+    assert verify(str(path)).is_whole
+    assert verify(str(path)).lines == 1202
