@@ -73,7 +73,7 @@ class Chain:
         """
         self._text_of = text_of
         self._adding = threading.Lock()
-        """Held while a line is made and written: programs that are executed get probes, and lines, in another thread."""
+        """Held while a line is made and written: programs that are executed have lines from another thread."""
         try:
             self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
