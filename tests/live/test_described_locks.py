@@ -28,7 +28,12 @@ offset = 6
 bytes = 2
 names = { 1 = "journal" }
 """
-BUILDS = {"as it is": ("-O1",), "not relocated": ("-O1", "-no-pie"), "stripped": ("-O1", "-rdynamic", "-s")}
+BUILDS = {
+    "as it is": ("-O1",),
+    "debug information": ("-O1", "-g"),
+    "not relocated": ("-O1", "-no-pie"),
+    "stripped": ("-O1", "-rdynamic", "-s"),
+}
 
 
 @pytest.fixture(params=BUILDS.values(), ids=BUILDS)

@@ -34,7 +34,7 @@ CALL void own_take(own_lock *lock) {
     if (atomic_compare_exchange_strong(&lock->word, &free, 1)) return;
     for (; atomic_exchange(&lock->word, 2); sleeps++) own_sleep(&lock->word, 2);
 }
-CALL int own_try(own_lock *lock) {
+CALL _Bool own_try(own_lock *lock) {
     int free = 0;
     return atomic_compare_exchange_strong(&lock->word, &free, 1);
 }

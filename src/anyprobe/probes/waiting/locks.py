@@ -299,7 +299,7 @@ class _Handlers:
             lock = ctx.data.lock
             if slept.get(ctx.tid, 0) >= ctx.data.began:
                 recorded(key_of(lock), kind, now - ctx.data.began, ctx.data.holder, ctx.ustack())
-            if takes and (always or (ctx.retval is not None and is_true(ctx.retval))):
+            if takes and (always or (ctx.retval is not None and is_true(i64(ctx.retval)))):
                 acquired[key_of(lock), kind].add()
                 if holds:
                     since[lock, ctx.tid] = now
@@ -422,7 +422,7 @@ def number_of(number: "LockNumber | None") -> Any:  # noqa: ANN401
 
 
 def is_true(result: i64) -> bool:
-    """Return whether a function of C has returned true, in handlers."""
+    """Return whether a function of C has returned true, in handlers: of a ``bool`` one byte is sure."""
     return result & 0xFF != 0
 
 

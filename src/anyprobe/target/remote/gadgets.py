@@ -26,6 +26,8 @@ class Gadgets(NamedTuple):
     """Where the signal return is made; 0 where the program has none."""
     pop_rax: int = 0
     """``pop %rax; ret``, which with ``syscall; ret`` makes a signal return where there is no restorer (static musl)."""
+    call_bytes: int = len(SYSCALL_RET[0])
+    """How many bytes ``syscall; ret`` has."""
 
     @property
     def after_syscall(self) -> int:
@@ -35,8 +37,8 @@ class Gadgets(NamedTuple):
     @property
     def ranges(self) -> tuple[tuple[int, int], ...]:
         """Where the bytes begin that must stay, and how many there are; what follows is another function's."""
-        parts = (self.syscall_ret, SYSCALL_RET), (self.restorer, RESTORER), (self.pop_rax, POP_RAX_RET)
-        return tuple((at, len(forms[0])) for at, forms in parts if at)
+        rest = (self.restorer, len(RESTORER[0])), (self.pop_rax, len(POP_RAX_RET[0]))
+        return (self.syscall_ret, self.call_bytes), *(each for each in rest if each[0])
 
 
 _by_file: dict[tuple[str, int, int, int], tuple[int, int, int]] = {}
@@ -55,26 +57,31 @@ def find(memory: Memory, mappings: list[Mapping]) -> Gadgets:
         if pop_rax < 0 and offsets[2] >= 0:
             pop_rax = mapping.start + offsets[2]
         if syscall_ret >= 0 and restorer >= 0:
-            return Gadgets(syscall_ret, restorer)
+            return Gadgets(syscall_ret, restorer, call_bytes=_call_bytes(memory, syscall_ret))
     if syscall_ret >= 0 and pop_rax >= 0:
-        return Gadgets(syscall_ret, 0, pop_rax)
+        return Gadgets(syscall_ret, 0, pop_rax, _call_bytes(memory, syscall_ret))
     raise UnsupportedTarget(
         "the program has no 'syscall; ret' or no signal return code that an injected call could use"
     )
 
 
+def _call_bytes(memory: Memory, syscall_ret: int) -> int:
+    short = len(SYSCALL_RET[0])
+    return short if memory.read(syscall_ret, short) == SYSCALL_RET[0] else len(SYSCALL_RET[1])
+
+
 def still_there(memory: Memory, gadgets: Gadgets) -> bool:
     """Return whether the bytes are what they were (the library is still mapped and not patched)."""
     try:
-        call = memory.read(gadgets.syscall_ret, 3)
+        call = memory.read(gadgets.syscall_ret, gadgets.call_bytes)
         restorer = memory.read(gadgets.restorer or gadgets.pop_rax, 7 if gadgets.restorer else 2)
     except MemoryFault:
         return False
     if not gadgets.restorer and restorer not in POP_RAX_RET:
         return False
     if not gadgets.restorer:
-        return any(p.startswith(call) for p in SYSCALL_RET)
-    return any(p.startswith(call) for p in SYSCALL_RET) and any(p.startswith(restorer) for p in RESTORER)
+        return call in SYSCALL_RET
+    return call in SYSCALL_RET and any(p.startswith(restorer) for p in RESTORER)
 
 
 def forget(mappings: list[Mapping]) -> None:

