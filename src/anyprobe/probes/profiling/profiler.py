@@ -103,6 +103,7 @@ class Profiler:
     def _handle(self, record: Record) -> None:
         if isinstance(record, Lost):
             self._lost += record.records
+            self._stacks.lost()
         elif isinstance(record, Throttled):
             self._is_throttled = True
         else:
@@ -161,7 +162,10 @@ class Profiler:
             threads = f"{self._still} thread{'s' if self._still > 1 else ''}"
             yield f"{threads} slept, or ran, all the time: without a switch to another, so in no number"
         if self._off and self._lost:
-            yield "switches came faster than they could be read: with --stack 4096 there is room for more of them"
+            yield (
+                "switches came faster than they could be read, and waits that were under way then are in no number: "
+                "with --stack 4096 there is room for more of them"
+            )
         if self._stacks.hidden:
             yield "the kernel does not tell the names of its functions: be root, or set kernel.kptr_restrict to 0"
         yield from self._stacks.python.warnings()

@@ -86,6 +86,10 @@ class SampledStacks:
             self._counts[away[1]] += max(moment - away[0], 0)
             self.waits += 1
 
+    def lost(self) -> None:
+        """Forget which threads are off processors: what was lost may have been that one is back, and off again."""
+        self._away.clear()
+
     def end(self, moment: int) -> None:
         """Take note of the threads that are off processors until now; ``moment``: by the monotonic clock, in ns."""
         for tid in list(self._away):
