@@ -164,10 +164,11 @@ int main(int argc, char **argv) {
     struct thing *cut = mmap(0, 4096, PROT_READ, MAP_SHARED, fileno(tmpfile()), 0);
     int number = argv[1][0] == 'd' ? SIGFPE : argv[1][0] == 's' ? SIGBUS : SIGSEGV;
     struct sigaction action = {.sa_handler = handler, .sa_flags = argv[1][0] == 'o' ? SA_RESETHAND : 0};
-    sigaction(number, &action, 0);
+    if (argv[1][0] != '-') sigaction(number, &action, 0);
     for (puts("ready"), fflush(stdout); fgets(line, 32, stdin); fflush(stdout)) {
         int good = line[1] == 'g';
         if (!sigsetjmp(back, 1)) {
+            if (line[0] == 'h') action.sa_flags = SA_RESETHAND, sigaction(SIGSEGV, &action, 0);
             if (line[0] == 'd') sink = divided(good ? &thing : none, good);
             if (line[0] == 's') sink = second(good ? &thing : none, good ? &thing : cut);
             if (line[0] == 'o') sink = once(good ? &thing : none, 1);
@@ -193,6 +194,23 @@ def test_memory_that_the_programs_handler_keeps_it_from_is_not_read(function, op
             assert target.run(f"{function[0]}b") == [1], "the program has died"
             assert target.run(f"{function[0]}g") == [1]
         assert len(seen) == 2
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_handler_for_one_fault_that_is_set_later_is_for_the_programs_own():
+    program, seen = build("leaving.c", "-O2", "-g", text=LEAVING), []
+    process = subprocess.Popen([program, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        target = Target(process)
+        with anyprobe.attach(target.pid) as session:
+            place(session, "a.out:once", lambda p: p.n == 5, seen)
+            assert target.run("h") == [0]
+            session.snapshot()  # that looks for new handlers
+            assert target.run("ob") == [1], "the program has died"
+            assert target.run("og") == [1]
+        assert len(seen) == 1
     finally:
         process.kill()
         process.communicate()
