@@ -73,3 +73,10 @@ def accesses(build, assembly):
 )
 def test_accesses(build, assembly, found):
     assert accesses(build, assembly) == found
+
+
+def test_in_the_middle_of_a_function_a_pointer_may_lead_below_the_stack_pointer(build):
+    assembly = "lea rax, [rsp-8]\n mov [rsp-8], rdi\n mov rax, [rax]\n mov rax, [rax+8]\n ret"
+    code = Module.assembled(build, function("tested", assembly))["tested"]
+    found = certain_accesses(code, code.start + 5)
+    assert {each for each in found if each.pointer.register != "rsp"} == {Access(Pointer("rax"), 0, 8)}
