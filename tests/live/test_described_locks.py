@@ -77,6 +77,32 @@ def test_without_a_number_each_lock_is_its_own(tmp_path):
     assert sum(each["acquisitions"] for each in found) == sum(each["taken"] for each in truth.values())
 
 
+WITHIN = """
+#include <pthread.h>
+#include <stdio.h>
+#define CALL __attribute__((noinline, noclone, noipa))
+typedef struct { pthread_rwlock_t inner; } own_lock;
+static own_lock lock = {PTHREAD_RWLOCK_INITIALIZER};
+CALL void own_take(own_lock *own) { pthread_rwlock_wrlock(&own->inner); __asm__(""); }
+CALL void own_release(own_lock *own) { pthread_rwlock_unlock(&own->inner); __asm__(""); }
+int main(void) {
+    getchar();
+    for (int n = 0; n < 100; n++) own_take(&lock), own_release(&lock);
+    puts("{}");
+    return 0;
+}
+"""
+
+
+def test_a_lock_and_one_of_the_c_library_that_it_begins_with_are_two(tmp_path):
+    description = DESCRIPTION.replace('try = ["own_try"]\n', "").replace('sleep = ["own_sleep"]\n', "")
+    _, (found,) = measured(tmp_path, str(build("own_within.c", "-O1", "-pthread", text=WITHIN)), description)
+    assert (found["acquisitions"], found["holds"]) == (100, 100)
+    every = json.loads((tmp_path / "results.json").read_text())["locks"]
+    (inner,) = (each for each in every if each["address"] == found["address"] and each["kind"] != "described")
+    assert (inner["acquisitions"], inner["holds"]) == (100, 100)
+
+
 def test_tables_of_texts_are_read_from_files(program):
     elf = ElfFile.open(program)
     assert texts_from(elf, "nothing")[:3] == ["nothing", "journal", "pages"]

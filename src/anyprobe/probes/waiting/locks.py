@@ -69,6 +69,9 @@ class _Handlers:
         self.since: Stored = Map("held since", by=("lock",), capacity=LOCKS, shown=False)
         self.since_by_thread: Stored = Map("held since, by thread", by=("lock", "tid"), capacity=LOCKS, shown=False)
         self.place_of: Stored = Map("taken at", by=("lock",), capacity=LOCKS, shown=False)
+        # a described lock may begin with one of the C library's
+        self.own_since: Stored = Map("described held since", by=("lock", "tid"), capacity=LOCKS, shown=False)
+        self.own_place_of: Stored = Map("described taken at", by=("lock",), capacity=LOCKS, shown=False)
         self.slept: Stored = Map("slept", by=("tid",), capacity=LOCKS, shown=False)
 
     def place(self) -> None:
@@ -143,9 +146,8 @@ class _Handlers:
 
         return released
 
-    def _asked(self, specs: Specs) -> "Call":
+    def _asked(self, specs: Specs, place_of: Stored) -> "Call":
         """Place what takes note of a lock that is asked for, since when, and who has it; return it, for its return."""
-        place_of = self.place_of
 
         @self._session.call(*specs)
         def ask(ctx: Hit, lock: ptr) -> None:
@@ -189,7 +191,7 @@ class _Handlers:
     def _timed_mutexes(self, specs: Specs) -> None:
         taken, recorded, slept = self._taken(), self._recorded(), self.slept
 
-        @self._asked(specs).ret
+        @self._asked(specs, self.place_of).ret
         def took(ctx: Hit) -> None:
             now = ctx.now
             if ctx.data.began is None:  # before the handlers were there, as in all that follow
@@ -226,7 +228,7 @@ class _Handlers:
         acquired, recorded, slept, place_of = self.acquired, self._recorded(), self.slept, self.place_of
         since, holds = self.since_by_thread, self._holds
 
-        @self._asked(specs).ret
+        @self._asked(specs, self.place_of).ret
         def took(ctx: Hit) -> None:
             if ctx.data.began is None:
                 return
@@ -267,7 +269,7 @@ class _Handlers:
         self._take_described(take, kind, key_of, takes=True, always=True)
         self._take_described(tries, kind, key_of, takes=True, always=False)
         self._take_described(wait, kind, key_of, takes=False, always=False)
-        slept, since, held = self.slept, self.since_by_thread, self.held
+        slept, since, held = self.slept, self.own_since, self.held
         if sleep:
 
             @self._session.entry(*sleep)
@@ -288,10 +290,10 @@ class _Handlers:
         """Place what takes note of functions that take such a lock; ``always``: whatever they return."""
         if not specs:
             return
-        acquired, recorded, slept, place_of = self.acquired, self._recorded(), self.slept, self.place_of
-        since, holds = self.since_by_thread, self._holds
+        acquired, recorded, slept, place_of = self.acquired, self._recorded(), self.slept, self.own_place_of
+        since, holds = self.own_since, self._holds
 
-        @self._asked(specs).ret
+        @self._asked(specs, place_of).ret
         def took(ctx: Hit) -> None:
             if ctx.data.began is None:
                 return
