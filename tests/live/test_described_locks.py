@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from anyprobe.binary.images.text_tables import texts_from
 from anyprobe.binary.objects.elf import ElfFile
-from anyprobe.binary.objects.text_tables import texts_from
 from live.test_command_line import anyprobe as command
 from live.test_schemas import checked
 from support.driver import build

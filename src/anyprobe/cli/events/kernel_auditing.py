@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.cli.handlers.handlertext import HandlerText
 from anyprobe.core.errors import HandlerError, SpecError, UnsupportedTarget, UsageError
-from anyprobe.probes.providers.kernel.places.specs import parse
+from anyprobe.probes.providers.kernel.places.specs import parsed
 
 if TYPE_CHECKING:
     from anyprobe.cli.events.auditing import Rule
@@ -39,7 +39,7 @@ def place(session: "KernelSession", rules: "Sequence[Rule]") -> Iterator[tuple[s
 
 def _names(session: "KernelSession", spec: str) -> list[str]:
     """Return the names of a system call's parameters."""
-    site = session.resolve(parse(spec))[0]
+    site = session.resolve(*parsed((spec,)))[0]
     return [name for name, *_ in session.system_call(site).parameters]
 
 

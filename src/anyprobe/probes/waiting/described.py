@@ -112,7 +112,7 @@ def names_in(session: "Session", lock: DescribedLock) -> dict[int, str]:
     loaded = next((each for each in session.objects.objects if each.matches(lock.module)), None)
     if lock.number is None or loaded is None:
         return found
-    from anyprobe.binary.objects.text_tables import texts_from
+    from anyprobe.binary.images.text_tables import texts_from
 
     firsts = lock.number.names
     ends = [number for number, _ in firsts[1:]] + [1 << 8 * lock.number.bytes]
