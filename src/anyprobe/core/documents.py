@@ -83,18 +83,20 @@ class Members:
     def __init__(self, *members: Member, closed: bool = False) -> None:
         """``closed``: nothing else may be there."""
         self._members, self._closed = members, closed
+        # there may be 10,000 values: one look at each member's attributes is enough
+        self._steps = [(each.name, each.of, each.when, each.is_optional) for each in members]
 
     def of(self, value: Any) -> dict[str, Any]:  # noqa: ANN401 - of its own kind
         """Return the object of a value."""
         found: dict[str, Any] = {}
-        for each in self._members:
-            if each.when is not None and not each.when(value):
+        for name, of, when, is_optional in self._steps:
+            if when is not None and not when(value):
                 continue
-            own = each.of(value)
-            if not each.name:
+            own = of(value)
+            if not name:
                 found |= own
-            elif own or not each.is_optional:
-                found[each.name] = own
+            elif own or not is_optional:
+                found[name] = own
         return found
 
     @property
