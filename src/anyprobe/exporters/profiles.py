@@ -31,9 +31,14 @@ def measurement_of(profile: Profile, run: Run | None = None) -> Measurement:
         snapshots=[snapshot],
         together=snapshot,
         what=what_of(profile),
-        counted=SAMPLES if profile.waits is None else NANOSECONDS,
+        counted=counted_of(profile),
         run=None if run is None else replace(run, profile=profile),
     )
+
+
+def counted_of(profile: Profile) -> str:
+    """Return what the counts of its trees are of."""
+    return SAMPLES if profile.waits is None else NANOSECONDS
 
 
 def what_of(profile: Profile) -> str:

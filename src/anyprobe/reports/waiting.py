@@ -1,11 +1,12 @@
-"""What threads wait for: locks, with their waiters and holders, and where threads sleep."""
+"""What threads wait for: locks, with their waiters and holders, where threads sleep, and who wakes them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from anyprobe.data.findings.offcpu import Asleep, Cause, State, asleep_in, kernel_numbers
+from anyprobe.data.findings.offcpu import Cause, State, asleep_in, kernel_numbers
 from anyprobe.data.findings.waiting import OF_LOCKS, Lock, LockKind, Waits, locks_of, outside
+from anyprobe.data.findings.wakers import READY, Waker, Woken, tells_wakers, wakers_in
 from anyprobe.data.snapshots.snapshot import Snapshot
 from anyprobe.reports.heading import print_heading, print_refusals
 from anyprobe.reports.losses import print_losses, print_unhandled
@@ -41,6 +42,7 @@ _CLIPPED = {
     State.ALL_ALONG: "all along",
 }
 """Which part of a wait is meant, where that is not all of it."""
+_WAKERS = {Waker.TIMER: "a timer", Waker.INTERRUPT: "an interrupt: a device, or another processor"}
 _C_LIBRARY = ("libc.so.6", "libpthread.so.0", "libstdc++.so.6")
 
 
@@ -135,18 +137,8 @@ def print_offcpu(snapshot: Snapshot, console: "Console", top: int = 0) -> None:
     total = sum(each.off_ns for each in found)
     print_heading(snapshot, console, f"{duration(total)} off processors in {counted(len(found), 'place')}")
     if found:
-        table = Rows()
-        for name in ("off", "%", "waits", "longest"):
-            table.add_column(name, justify="right", no_wrap=True)
-        table.add_column("for", no_wrap=True)
-        for cause in sorted({each.cause for each in found}, key=lambda cause: -_off(found, cause)):
-            own = [each for each in found if each.cause is cause]
-            off, longest = _off(own, cause), duration(max(each.longest_ns for each in own))
-            waits = f"{sum(each.count for each in own):,}"
-            table.add_row(duration(off), percent(off, total), waits, longest, CAUSES[cause])
-        console.print()
-        console.print(table)
-        console.print()
+        parts = [(CAUSES[each.cause], each.off_ns, each.count, each.longest_ns) for each in found]
+        _print_shares(("off", "waits", "for"), parts, console)
     for each in found[:top] if top else found:
         on = f"  on {each.descriptor}" if each.descriptor else ""
         clipped = f" ({_CLIPPED[each.state]})" if each.state else ""
@@ -169,7 +161,7 @@ def print_offcpu(snapshot: Snapshot, console: "Console", top: int = 0) -> None:
             f"{counted(kernel['major_faults'], 'page fault')} that read from a disk, in no call", soft_wrap=True
         )
     for result in snapshot.aggregations:
-        if result.dropped:
+        if result.dropped and not tells_wakers(result):
             text = f"{counted(result.dropped, 'wait')} in places for which there was no room"
             console.print(text, style="yellow", soft_wrap=True)
     print_losses(snapshot, console)
@@ -177,8 +169,31 @@ def print_offcpu(snapshot: Snapshot, console: "Console", top: int = 0) -> None:
     print_refusals(snapshot, console)
 
 
-def _off(found: Sequence[Asleep], cause: Cause) -> int:
-    return sum(each.off_ns for each in found if each.cause is cause)
+def _print_shares(
+    names: tuple[str, str, str], parts: Iterable[tuple[str, int, int, int]], console: "Console", top: int = 0
+) -> None:
+    """Print what time was spent for, most first; ``top`` limits the rows unless 0.
+
+    Args:
+        names: of the columns of times, of counts, and of what it was for.
+        parts: of each what it was for, the nanoseconds, how many times, and the longest.
+        console: where to.
+        top: how many rows.
+    """
+    sums: dict[str, tuple[int, int, int]] = {}
+    for what, ns, count, longest in parts:
+        before = sums.get(what, (0, 0, 0))
+        sums[what] = before[0] + ns, before[1] + count, max(before[2], longest)
+    total = sum(ns for ns, _, _ in sums.values())
+    table = Rows()
+    for name in (names[0], "%", names[1], "longest"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column(names[2], overflow="fold")
+    for what, (ns, count, longest) in sorted(sums.items(), key=lambda row: -row[1][0])[: top or None]:
+        table.add_row(duration(ns), percent(ns, total), f"{count:,}", duration(longest), escape(what))
+    console.print()
+    console.print(table)
+    console.print()
 
 
 def _print_lost(snapshot: Snapshot, console: "Console") -> None:
@@ -186,3 +201,50 @@ def _print_lost(snapshot: Snapshot, console: "Console") -> None:
         if each.name in OF_LOCKS and each.dropped:
             text = f"{each.name}: {counted(each.dropped, 'value')} of locks for which there was no room"
             console.print(text, style="yellow", soft_wrap=True)
+
+
+def print_wakers(snapshot: Snapshot, console: "Console", top: int = 0) -> None:
+    """Print who woke threads, for whom they slept longest first, then from where; ``top`` limits the rows unless 0.
+
+    That is where handlers for wakers were placed; else nothing.
+    """
+    if not any(map(tells_wakers, snapshot.aggregations)):
+        return
+    found = wakers_in(snapshot.aggregations)
+    total = sum(each.slept.sum or 0 for each in found)
+    times = sum(each.slept.count for each in found)
+    span = f" in {snapshot.interval.seconds:.2f} s" if snapshot.interval is not None else ""
+    console.print(f"\nwoken {counted(times, 'time')}{span}, after {duration(total)} of sleep", soft_wrap=True)
+    if found:
+        parts = [(_by(each), each.slept.sum or 0, each.slept.count, each.slept.max or 0) for each in found]
+        _print_shares(("slept", "times", "until woken by"), parts, console, top)
+    for each in found[:top] if top else found:
+        text = f"{duration(each.slept.sum or 0):>8}  {counted(each.slept.count, 'time')}  {_by(each)}"
+        if each.stack:
+            text += f" at {' < '.join(each.stack)}"
+        console.print(escape(text), soft_wrap=True)
+        where = each.sleeping[0] if each.sleeping else "?"
+        text = f"{'':>8}  asleep in {where}, at {' < '.join(each.sleeper) or '?'}"
+        console.print(escape(text), style="dim", soft_wrap=True)
+    if top and len(found) > top:
+        text = f"… and {counted(len(found) - top, 'more pair')} of places; --top 0 shows all"
+        console.print(text, style="dim", soft_wrap=True)
+    faults = [each for each in found if each.is_page_fault]
+    if faults:
+        off = duration(sum(each.slept.sum or 0 for each in faults))
+        count = counted(sum(each.slept.count for each in faults), "page fault")
+        console.print(f"\n{off} of it in {count}", soft_wrap=True)
+    for result in snapshot.aggregations:
+        if result.name == READY and (cell := result.entries.get(())) is not None and cell.count:
+            text = (
+                f"{duration(cell.sum or 0)} ready, until a processor was free: {counted(cell.count, 'time')}, "
+                f"p99 {duration(cell.percentile(0.99))}, longest {duration(cell.max)}"
+            )
+            console.print(f"\n{text}", soft_wrap=True)
+        if tells_wakers(result) and result.dropped:
+            text = f"{counted(result.dropped, 'waking')} of pairs of places for which there was no room"
+            console.print(text, style="yellow", soft_wrap=True)
+
+
+def _by(each: Woken) -> str:
+    return _WAKERS.get(each.waker) or f"{each.comm} (thread {each.tid})"

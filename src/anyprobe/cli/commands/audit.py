@@ -66,7 +66,7 @@ def command(
     if in_kernel and not (program or pids or names):
         raise click.UsageError("choose a target: -p PID, -n NAME, or a command after --")
     specs = [f"syscall::{each.call}:entry" for each in loaded.rules] if in_kernel else []
-    target = targets.choose(pids, names, program, specs, **selected)
+    target = targets.choose(pids, names, program, specs, **selected)._replace(of_chosen=in_kernel or None)
     audit = auditing.Audit(loaded, path, program)
     audit.begin()
     plan = measuring.Plan(
@@ -75,7 +75,6 @@ def command(
         render=audit.render,
         records=audit,
         lines=True,
-        of_command=in_kernel,
         **settings,
     )
     why = "failed"

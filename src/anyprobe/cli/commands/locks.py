@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from anyprobe.cli.programs.targets import AnySpec, Measured
     from anyprobe.data.snapshots.snapshot import Snapshot
+    from anyprobe.probes.waiting.described import DescribedLock
 
 
 @click.command("locks", cls=helping.Command, starts=True)
@@ -53,13 +54,16 @@ def command(
     from anyprobe.cli.measurement import measuring
     from anyprobe.cli.programs import targets
     from anyprobe.data.findings.waiting import with_names
-    from anyprobe.probes.waiting.described import names_in, read_locks
     from anyprobe.probes.waiting.locks import place_locks
     from anyprobe.reports.waiting import without_places
 
     target = targets.choose(pids, names, program, (), **targets.selected(settings))
 
-    kinds = [each for source in described for each in read_locks(source)]
+    kinds: list[DescribedLock] = []
+    if described:
+        from anyprobe.probes.waiting.described import names_in, read_locks
+
+        kinds += [each for source in described for each in read_locks(source)]
     named: list[tuple[str, dict[int, str]]] = [(each.name, {}) for each in kinds]
 
     def arm(session: "Measured", specs: "Sequence[AnySpec]") -> None:  # noqa: ARG001

@@ -56,7 +56,7 @@ def command(
     processes: list[Session] = []
     measured = Window()
     if wakers:
-        target = target._replace(kernel=True, all_tasks=True)
+        target = target._replace(kernel=True, of_chosen=False)
         settings["include_self"] = True  # it may wake a thread, too
 
     def arm(session: "Measured", _: "Sequence[AnySpec]") -> None:
@@ -89,7 +89,7 @@ def renderer(*, by: str | None, tree: bool) -> "Callable[[Snapshot, Console, int
 
 def _render(snapshot: "Snapshot", console: "Console", top: int) -> None:
     """Print the tables."""
-    from anyprobe.reports import waiting, wakers
+    from anyprobe.reports import waiting
 
     waiting.print_offcpu(snapshot, console, top)
-    wakers.print_wakers(snapshot, console, top)
+    waiting.print_wakers(snapshot, console, top)

@@ -22,7 +22,7 @@ from anyprobe.cli.handlers import expressions
 from anyprobe.cli.handlers.handlerplaces import once_each
 from anyprobe.cli.handlers.handlertext import PARAMETERS, HandlerText
 from anyprobe.cli.handlers.records import TIME, MonotonicTime, Row, rows
-from anyprobe.cli.programs.targets import KERNEL, in_the_kernel, on_process
+from anyprobe.cli.programs.targets import KERNEL, dropped, in_the_kernel, on_process
 from anyprobe.cli.terminal import output
 from anyprobe.core.errors import UsageError
 from anyprobe.data.archives.chain import BEGIN, END, Chain
@@ -322,8 +322,7 @@ class Audit:
         self._looked = now
         for session in sessions:
             in_kernel = session.pid == KERNEL
-            dropped = session.snapshot().dropped if in_kernel else on_process(session).handling.dropped()
-            lost = Counter({f"{name}, {why}": count for name, causes in dropped.items()
+            lost = Counter({f"{name}, {why}": count for name, causes in dropped(session).items()
                             for why, count in causes.items()})  # fmt: skip
             if final:
                 why = "hits that the kernel missed" if in_kernel else "hits in signal handlers that interrupted one"

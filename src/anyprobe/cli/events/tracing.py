@@ -14,7 +14,7 @@ from anyprobe.cli.handlers.handlerplaces import Ends, HandlerMaker, HandlerPlace
 from anyprobe.cli.handlers.handlertext import HandlerText, check_names
 from anyprobe.cli.handlers.knownfunctions import Knowledge, knowledge_of
 from anyprobe.cli.handlers.records import TIME, MonotonicTime, Row, rows
-from anyprobe.cli.programs.targets import KERNEL, in_the_kernel, kernel_spec, on_process
+from anyprobe.cli.programs.targets import KERNEL, dropped, in_the_kernel, kernel_spec, on_process
 from anyprobe.cli.terminal import output
 from anyprobe.core.errors import OutputFailed
 
@@ -328,6 +328,4 @@ def _places_in_kernel(session: "Measured", place: HandlerPlace) -> dict[int, tup
 
 def _lost(session: "Measured") -> dict[str, int]:
     """Return how many records of hits were lost, by name."""
-    in_kernel = session.pid == KERNEL
-    dropped = session.snapshot().dropped if in_kernel else on_process(session).handling.dropped()
-    return {name: sum(causes.values()) for name, causes in dropped.items()}
+    return {name: sum(causes.values()) for name, causes in dropped(session).items()}

@@ -86,7 +86,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
             sessions = Sessions(processes, window, kernel, endless=not running or target.new, tree=tree)
         ends = targets.end_descriptors(stack, running)
         stack.enter_context(ending.mistakes_end(started, plan.at_end))
-        if started is not None and (target.probed or plan.of_command) and not target.all_tasks:
+        if started is not None and (target.probed if target.of_chosen is None else target.of_chosen):
             for each in kernel:
                 count_command_alone(each, started.pid, plan)
         with ExitStack() as preparing:

@@ -77,8 +77,6 @@ class Plan:
     top: int = 0
     mechanism: str | None = None
     include_self: bool = False
-    of_command: bool = False
-    """Whether hits in the kernel are a started command's alone, though no probe is in it."""
     at_end: str | None = None
     """Whether a started command is told to end, or left; None: told where the session ends by itself."""
     max_overhead: float | None = None

@@ -116,12 +116,12 @@ def show(found: "Profile", plan: Plan, stream: TextIO, run: "Run | None" = None)
         output.write_json(found.as_json(), stream)
     elif plan.format is not None:
         from anyprobe.exporters.base import exporter_of
-        from anyprobe.exporters.profiles import measurement_of, what_of
+        from anyprobe.exporters.profiles import counted_of, measurement_of, what_of
 
         if plan.format == "archive" and run is None:
             from anyprobe.cli.measurement import keeping
 
-            run = keeping.new_run(what=what_of(found), counted=measurement_of(found).counted)
+            run = keeping.new_run(what=what_of(found), counted=counted_of(found))
         exporter_of(plan.format).write(measurement_of(found, run), stream)
     else:
         from anyprobe.reports import profile as report

@@ -3,7 +3,7 @@
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -45,8 +45,9 @@ class Target(NamedTuple):
     """What processes that appear later have to be; None where these are not wanted."""
     probed: bool = True
     """Whether there are others: if not, a command that is started only does what the kernel's probes see."""
-    all_tasks: bool = False
-    """Whether handlers in the kernel are called in all tasks, also beside probes in processes."""
+    of_chosen: bool | None = None
+    """Whether hits in the kernel are those of these processes alone; None: they are, but for those of a command without
+    probes of its own."""
 
     @property
     def new(self) -> bool:
@@ -260,8 +261,9 @@ def open_kernel(
     from anyprobe.probes.following.selection import names_of
     from anyprobe.probes.providers.kernel.session import kernel
 
-    pids = [pid for pid in target.pids if not target.all_tasks and (pid not in target.named or names_of(pid))]
-    if target.pids and not pids and not target.all_tasks:
+    wanted = () if target.of_chosen is False else target.pids
+    pids = [pid for pid in wanted if pid not in target.named or names_of(pid)]
+    if wanted and not pids:
         raise NoSuchProcess("the processes of this name have ended meanwhile")
     return stack.enter_context(kernel(mechanism, pids=pids, include_self=include_self))
 
@@ -277,6 +279,11 @@ def in_the_kernel(session: "Measured") -> "KernelSession":
     """Return a session that is known to be on the kernel."""
     assert session.pid == KERNEL
     return cast("KernelSession", session)
+
+
+def dropped(session: "Measured") -> "Mapping[str, Mapping[str, int]]":
+    """Return what maps and records of handlers have lost, by name and cause."""
+    return session.snapshot().dropped if session.pid == KERNEL else on_process(session).handling.dropped()
 
 
 def count(session: "Measured", specs: "Sequence[AnySpec]", *, pending: bool | None) -> None:

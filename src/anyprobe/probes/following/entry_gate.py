@@ -71,6 +71,11 @@ class _Group:
         """Whether its blocks have no probes yet."""
         return self.functions[0].is_waiting
 
+    @property
+    def is_gated(self) -> bool:
+        """Whether threads wait at all of its entries."""
+        return all(hook.armed for _, _, hook in self.gates)
+
     def shares(self, states: "set[FunctionState]") -> bool:
         """Return whether a gate is at a function with one of some states."""
         return bool(states) and any(state.root in states for state, _, _ in self.gates)
@@ -148,9 +153,9 @@ class EntryGate:
             for each in (one for group in fresh for one in group.functions):
                 self._seen.discard((each.site.object, each.code.start))
             raise
-        at_once = [group for group in fresh if not all(hook.armed for _, _, hook in group.gates)]
+        at_once = [group for group in fresh if not group.is_gated]
         if self._host.process.held is None:
-            at_once += self._entered(group for group in fresh if group not in set(at_once))
+            at_once += self._entered(group for group in fresh if group.is_gated)
         self._place(at_once)
 
     def _entered(self, groups: Iterable[_Group]) -> list[_Group]:

@@ -457,7 +457,7 @@ class Handling:
 
     def dropped(self) -> dict[str, dict[str, int]]:
         """Return what maps and records have lost, by name and cause."""
-        return dropped_by(self._views, self._stacks, self.__dict__.get("_speculative"))
+        return dropped_by(self._views, self._stacks, Handling._speculative.made(self))
 
     def records(self, *, final: bool = False, until: int | None = None) -> Iterator[tuple[str, str, Records]]:
         """Yield what was emitted since the last time, by record: its name, how a row is shown, and the rows.
@@ -474,7 +474,7 @@ class Handling:
                 rows = named(found, ring.layout.record, self.shown)
             yield name, ring.format, rows
 
-    @cached_property
+    @Lazy
     def _speculative(self) -> "SpeculativeRecords":
         from anyprobe.probes.handlers.speculating import SpeculativeRecords
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from anyprobe.core.errors import TargetError, UsageError
 
 if TYPE_CHECKING:
+    from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.probes.session import Session
 
 _SUFFIX = ".toml"
@@ -43,6 +44,10 @@ class DescribedLock:
     sleep: tuple[str, ...]
     """What these call where they wait, with any parameters."""
     number: LockNumber | None = None
+
+    def object_of(self, session: "Session") -> "LoadedObject | None":
+        """Return what a program has loaded that has these locks."""
+        return next((each for each in session.objects.objects if each.matches(self.module)), None)
 
 
 def read_locks(source: str) -> tuple[DescribedLock, ...]:
@@ -109,7 +114,7 @@ def _number(source: str, table: object) -> LockNumber | None:
 def names_in(session: "Session", lock: DescribedLock) -> dict[int, str]:
     """Return the names of a kind's numbers, as tables of the program's file have them; nothing where it has none."""
     found: dict[int, str] = {}
-    loaded = next((each for each in session.objects.objects if each.matches(lock.module)), None)
+    loaded = lock.object_of(session)
     if lock.number is None or loaded is None:
         return found
     from anyprobe.binary.images.text_tables import texts_from

@@ -7,7 +7,7 @@ whole, and counts as contended where the thread was put to sleep meanwhile.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anyprobe.core.errors import UnsupportedTarget, UsageError
 from anyprobe.data.aggregates.aggregations import Count, Hist, Sum
@@ -52,6 +52,16 @@ def place_locks(session: "Session", *, holds: bool = True, described: "Sequence[
     session.host.when_mapped(_Handlers(session, holds=holds, described=described).place)
 
 
+class _HeldByThreads(NamedTuple):
+    """What is kept of locks that several threads may hold at a time."""
+
+    kind: int
+    key_of: Any
+    """The function of handlers that returns by what they are told apart."""
+    since: Stored
+    place_of: Stored
+
+
 class _Handlers:
     """The aggregations, and the handlers that fill them."""
 
@@ -69,6 +79,7 @@ class _Handlers:
         self.since: Stored = Map("held since", by=("lock",), capacity=LOCKS, shown=False)
         self.since_by_thread: Stored = Map("held since, by thread", by=("lock", "tid"), capacity=LOCKS, shown=False)
         self.place_of: Stored = Map("taken at", by=("lock",), capacity=LOCKS, shown=False)
+        self._rwlock = _HeldByThreads(RWLOCK, number_of(None), self.since_by_thread, self.place_of)
         # a described lock may begin with one of the C library's
         self.own_since: Stored = Map("described held since", by=("lock", "tid"), capacity=LOCKS, shown=False)
         self.own_place_of: Stored = Map("described taken at", by=("lock",), capacity=LOCKS, shown=False)
@@ -225,35 +236,14 @@ class _Handlers:
                 slept[ctx.tid] = ctx.now
 
     def _rwlocks(self, specs: Specs) -> None:
-        acquired, recorded, slept, place_of = self.acquired, self._recorded(), self.slept, self.place_of
-        since, holds = self.since_by_thread, self._holds
-
-        @self._asked(specs, self.place_of).ret
-        def took(ctx: Hit) -> None:
-            if ctx.data.began is None:
-                return
-            now = ctx.now
-            lock = ctx.data.lock
-            if slept.get(ctx.tid, 0) >= ctx.data.began:
-                recorded(lock, RWLOCK, now - ctx.data.began, ctx.data.holder, ctx.ustack())
-            if ctx.retval is not None and succeeded(ctx.retval):
-                acquired[lock, RWLOCK].add()
-                if holds:
-                    since[lock, ctx.tid] = now
-                    place_of[lock] = ctx.caller
+        self._take_by_thread(specs, self._rwlock, passed=succeeded)
 
     def _rwlock_releases(self, specs: Specs) -> None:
-        since, held = self.since_by_thread, self.held
-
-        @self._session.entry(*specs)
-        def release(ctx: Hit, lock: ptr) -> None:
-            before = since.delete((lock, ctx.tid))
-            if before is not None:
-                held[lock, RWLOCK].add(ctx.now - before)
+        self._release_by_thread(specs, self._rwlock)
 
     def _described(self, lock: "DescribedLock", kind: int) -> bool:
         """Place what takes note of locks of the program's own; return whether the program has them."""
-        loaded = next((each for each in self._session.objects.objects if each.matches(lock.module)), None)
+        loaded = lock.object_of(self._session)
         if loaded is None:
             self._session.host.warn(f"{lock.name}: nothing is loaded that is {lock.module}, so there are none of these")
             return False
@@ -265,33 +255,38 @@ class _Handlers:
         if not take and not tries:
             self._session.host.warn(f"{lock.name}: {loaded.name} has none of the functions that take these locks")
             return False
-        key_of = number_of(lock.number)
-        self._take_described(take, kind, key_of, takes=True, always=True)
-        self._take_described(tries, kind, key_of, takes=True, always=False)
-        self._take_described(wait, kind, key_of, takes=False, always=False)
-        slept, since, held = self.slept, self.own_since, self.held
+        own = _HeldByThreads(kind, number_of(lock.number), self.own_since, self.own_place_of)
+        self._take_by_thread(take, own, passed=is_true, always=True)
+        self._take_by_thread(tries, own, passed=is_true)
+        self._take_by_thread(wait, own, passed=is_true, takes=False)
+        slept = self.slept
         if sleep:
 
             @self._session.entry(*sleep)
             def sleeps(ctx: Hit) -> None:
                 slept[ctx.tid] = ctx.now
 
-        if release and self._holds:
-
-            @self._session.entry(*release)
-            def releases(ctx: Hit, lock: ptr) -> None:
-                before = since.delete((lock, ctx.tid))
-                if before is not None:
-                    held[key_of(lock), kind].add(ctx.now - before)
-
+        if self._holds:
+            self._release_by_thread(release, own)
         return True
 
-    def _take_described(self, specs: Specs, kind: int, key_of: Any, *, takes: bool, always: bool) -> None:  # noqa: ANN401
-        """Place what takes note of functions that take such a lock; ``always``: whatever they return."""
+    def _take_by_thread(
+        self, specs: Specs, own: "_HeldByThreads", *, passed: Any,  # noqa: ANN401
+        takes: bool = True, always: bool = False,
+    ) -> None:  # fmt: skip
+        """Place what takes note of functions that take locks which several threads may hold at a time.
+
+        Args:
+            specs: the functions.
+            own: what is kept of these locks.
+            passed: the function of handlers that says by a result whether one was taken.
+            takes: whether they take it at all, or only wait.
+            always: it is taken whatever they return.
+        """
         if not specs:
             return
-        acquired, recorded, slept, place_of = self.acquired, self._recorded(), self.slept, self.own_place_of
-        since, holds = self.own_since, self._holds
+        acquired, recorded, slept, holds = self.acquired, self._recorded(), self.slept, self._holds
+        kind, key_of, since, place_of = own
 
         @self._asked(specs, place_of).ret
         def took(ctx: Hit) -> None:
@@ -301,11 +296,24 @@ class _Handlers:
             lock = ctx.data.lock
             if slept.get(ctx.tid, 0) >= ctx.data.began:
                 recorded(key_of(lock), kind, now - ctx.data.began, ctx.data.holder, ctx.ustack())
-            if takes and (always or (ctx.retval is not None and is_true(i64(ctx.retval)))):
+            if takes and (always or (ctx.retval is not None and passed(i64(ctx.retval)))):
                 acquired[key_of(lock), kind].add()
                 if holds:
                     since[lock, ctx.tid] = now
                     place_of[lock] = ctx.caller
+
+    def _release_by_thread(self, specs: Specs, own: "_HeldByThreads") -> None:
+        """Place what takes note of how long each thread has held such a lock."""
+        if not specs:
+            return
+        held = self.held
+        kind, key_of, since, _ = own
+
+        @self._session.entry(*specs)
+        def release(ctx: Hit, lock: ptr) -> None:
+            before = since.delete((lock, ctx.tid))
+            if before is not None:
+                held[key_of(lock), kind].add(ctx.now - before)
 
     def _spinlocks(self, specs: Specs) -> None:
         acquired, recorded, since, place_of = self.acquired, self._recorded(), self.since, self.place_of

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 from anyprobe.binary.liveness.certain_accesses import Access, Pointer
 from anyprobe.core.code import Comparison, NativeCode, Number
 from anyprobe.isa.assemble import i32
-from anyprobe.isa.registers import NUMBERS
+from anyprobe.isa.registers import NUMBERS, part_of
 from anyprobe.splice.codegen.handlers.inline import SCRATCH_ORDER, InPatch, source_of
 from anyprobe.splice.emitted import ENTRY_BYTES
 from anyprobe.splice.translate.routine import LAST_TRAP
@@ -88,7 +88,7 @@ def _spans(number: Number, source: str, accesses: AbstractSet[Access]) -> tuple[
     pointer = Pointer(source) if source in NUMBERS else Pointer("rsp").read(int(source.removeprefix("stack+") or 0))
     found = list[_Span]()
     for at, displacement in enumerate(number.path):
-        size = number.read[0] // 8 if at == len(number.path) - 1 else 8
+        size = _size(number, at)
         spans = [(each.start, each.end) for each in accesses if each.pointer == pointer]
         usable = [span for span in spans if _is_near(span, displacement, displacement + size)]
         if not usable:
@@ -164,10 +164,10 @@ class _Guarded(InPatch):
             source = register
         for at, (displacement, span) in enumerate(zip(number.path, self._spans, strict=True)):
             last = at == len(number.path) - 1
-            self._check(source, displacement, number.read[0] // 8 if last else 8, span)
+            self._check(source, displacement, _size(number, at), span)
             self._loads.append(self._writer.here)
             form = _LOADS[number.read if last else (64, False)]
-            wide = register if number.read[1] or number.read[0] == 64 or not last else _half(register)
+            wide = register if number.read[1] or number.read[0] == 64 or not last else part_of(register, 32)
             self._writer.value(form.format(wide, source), displacement)
             source = register
         self._convert(number, register, register)
@@ -177,7 +177,7 @@ class _Guarded(InPatch):
         writer, end = self._writer, displacement + size
         writer.value(f"cmp {pointer}, nulls", _NULLS)
         writer.cold("jb holds", self._holds)
-        if span[0] <= displacement and end <= span[1]:
+        if _contains(span, displacement, end):
             return
         # the byte that is furthest away has to be in the page of one that is accessed
         furthest, accessed = (end - 1, span[0]) if span[0] <= displacement else (displacement, span[1] - 1)
@@ -190,11 +190,14 @@ class _Guarded(InPatch):
 
 
 def _covers(span: _Span, number: Number, at: int) -> bool:
-    size = number.read[0] // 8 if at == len(number.path) - 1 else 8
-    return span[0] <= number.path[at] and number.path[at] + size <= span[1]
+    start = number.path[at]
+    return _contains(span, start, start + _size(number, at))
 
 
-def _half(register: str) -> str:
-    from anyprobe.isa.registers import part_of
+def _contains(span: _Span, start: int, end: int) -> bool:
+    return span[0] <= start and end <= span[1]
 
-    return part_of(register, 32)
+
+def _size(number: Number, at: int) -> int:
+    """Return the bytes of a read on the way to a number: its own of the last one, else those of a pointer."""
+    return number.read[0] // 8 if at == len(number.path) - 1 else 8
