@@ -127,3 +127,32 @@ def test_what_cannot_be_is_said_in_a_line(options, said):
     run = anyprobe("metric", *options, "--", build("regions.c", "-O1", "-pthread", text=PROGRAM))
     assert run.returncode == 2, run.stderr
     assert said in run.stderr
+
+
+def test_what_is_kept_is_shown_added_up_and_compared(tmp_path):
+    program, kept = build("regions.c", "-O1", "-pthread", text=PROGRAM), tmp_path / "run.aprobe"
+    options = (*REGION, "--of", "wall", "--by", "tid", "--when", "i32(arg0) == 0", "--every", "0.1")
+    run = anyprobe("metric", *options, "-o", kept, "--", program)
+    assert run.returncode == 0, run.stderr
+    region = float(re.search(r"region ([\d.]+)", run.stdout)[1])
+
+    def threads(*arguments):
+        found = json.loads(anyprobe(*arguments, "--json").stdout)
+        return {each["key"]["tid"]: each for each in found["functions"] if each["value"] > 0.05}
+
+    shown = threads("show", kept)
+    assert len(shown) == 2
+    assert sum(each["value"] for each in shown.values()) == pytest.approx(region, rel=0.03)
+    for each in shown.values():  # with what came after the last whole interval
+        assert sum(value for _, value in each["series"]) == pytest.approx(each["value"], rel=0.01)
+    doubled = threads("merge", kept, kept)
+    assert {tid: each["value"] for tid, each in doubled.items()} == {
+        tid: pytest.approx(2 * each["value"]) for tid, each in shown.items()
+    }
+    table = anyprobe("show", kept).stdout
+    assert len(re.findall(r"  [\u2800-\u28ff]+  .*begins to .*tid=\d+", table)) >= 2
+    compared = json.loads(anyprobe("diff", kept, kept, "--json").stdout)
+    assert (compared["of"], compared["unit"]) == ("wall", "s")
+    assert all(each["before"] == each["after"] for each in compared["metrics"])
+    refused = anyprobe("show", kept, "--format", "flame")
+    assert (refused.returncode, "not --format flame" in refused.stderr) == (2, True)

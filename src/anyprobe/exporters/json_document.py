@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
+from anyprobe.data.snapshots import metrics
 from anyprobe.data.snapshots.snapshot import FunctionTiming, Snapshot
 from anyprobe.data.snapshots.sums import total
 from anyprobe.exporters.base import Measurement, Needs
@@ -35,6 +36,9 @@ EXPORTER = JsonDocument()
 def document_of(found: Measurement) -> dict[str, Any]:
     """Return the document of all processes, with the numbers of each process or thread where these are told apart."""
     together, by = found.together, found.by
+    if found.run is not None and found.run.info.metric:
+        metric = metrics.metric_named(found.run.info.metric)
+        return {**metrics.document_of(metric, found.run.series, together), **found.always}
     document = _of(together, found)
     document["window_s"] = document["duration_s"]
     if by == "pid":

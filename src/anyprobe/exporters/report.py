@@ -13,6 +13,7 @@ from anyprobe.core.printable import printable
 from anyprobe.data.archives.runs import Run
 from anyprobe.data.layouts.histogram import Bucket, by_powers_of_two, is_open
 from anyprobe.data.snapshots.heatmaps import heat_maps
+from anyprobe.data.snapshots.metrics import LEFT, NESTED, UNBEGUN, metric_named, series_of, shown_keys, times_of
 from anyprobe.data.snapshots.processes import TargetInfo, busy
 from anyprobe.data.snapshots.snapshot import FunctionTiming, SiteResult, Snapshot
 from anyprobe.exporters import flame
@@ -23,6 +24,8 @@ MAP_CELLS = 40_000
 """Cells of all heat maps together; functions with less time have none beyond that."""
 HISTOGRAMS = 1000
 """Functions that have a histogram, those with most time."""
+CURVES = 1000
+"""Rows that have a curve, those with the highest numbers."""
 MOST_ROWS = 20_000
 """Rows of one table."""
 _FUNCTION = ("function", "module", "calls", "total", "self", "mean", "min", "p50", "p90", "p99", "max", "±")
@@ -53,13 +56,16 @@ class Report:
 def document(found: Measurement) -> dict[str, Any]:
     """Return what the page shows. Numbers are those of the JSON document."""
     one, run = found.together, found.run
-    tables = [*_functions(one), *_sites(one), *_aggregations(one), *_samples(run), *_coverage(one)]
+    if run is not None and run.info.metric:
+        tables = [_metric(one, run)]
+    else:
+        tables = [*_functions(one), *_sites(one), *_aggregations(one), *_samples(run), *_coverage(one)]
     return {
         "title": " ".join(dict.fromkeys(printable(each.shown_name) for each in (one.target, *one.others)))[:200],
         "facts": [[name, printable(text)] for name, text in _facts(one, run) if text],
         "warnings": [printable(each) for each in _warnings(one, run)],
         "tables": tables,
-        "maps": _maps(run.series if run else ()),
+        "maps": _maps(run.series if run and not run.info.metric else ()),
         "flame": flame.profile(found) if one.tree else None,
         "refused": {
             "columns": ["spec", "address", "reason", "why"],
@@ -130,7 +136,8 @@ def _table(
         title: what its rows are.
         columns: their headings.
         rows: cells, and after these a histogram where there is one.
-        kinds: of each column, ``t``: text, ``n``: a number, ``d``: nanoseconds, ``f``: a number with a fraction.
+        kinds: of each column, ``t``: text, ``n``: a number, ``d``: nanoseconds, ``f``: a number with a fraction,
+            ``g``: one of four digits, ``c``: a curve.
         by: the column by which it is ordered at first.
         note: what is to be known of all rows.
     """
@@ -252,6 +259,25 @@ def _samples(run: Run | None) -> Iterable[dict[str, Any]]:
     ]  # fmt: skip
     what = f"{run.profile.samples:,} samples at {run.profile.hz} Hz, {run.profile.processor_s:.2f} s on processors"
     yield _table("Samples", _SAMPLED, rows, "ttffn", 2, note=f"{what}; {run.profile.lost:,} lost")
+
+
+def _metric(one: Snapshot, run: Run) -> dict[str, Any]:
+    """Return the table of a metric: after each row its curve, as seconds and numbers one after the other."""
+    metric = metric_named(run.info.metric)
+    found = series_of(metric, run.series, one)
+    keyed = any(each.keys for each in found)
+    rows: list[list[Any]] = []
+    for each in found:
+        curve = [number for point in each.points for number in (round(point[0], 3), float(f"{point[1]:.6g}"))]
+        extremes = (min(each.values, default=None), max(each.values, default=None))
+        numbers = [each.value, *extremes, curve if len(rows) < CURVES else None]
+        keys = [printable(shown_keys(each.keys).strip())] if keyed else []
+        rows.append([printable(each.function), printable(each.module), *keys, *numbers])
+    notes = [f"{times:,} times {name}" for name in (LEFT, NESTED, UNBEGUN) if (times := times_of(one, name))]
+    columns = ("function", "module", *(["by"] * keyed), metric.unit, "least", "most", "over time")
+    kinds = "tt" + "t" * keyed + "gggc"
+    table = _table(str(metric).capitalize(), columns, rows, kinds, kinds.index("g"), note="; ".join(notes))
+    return table | {"unit": metric.unit}
 
 
 def _coverage(one: Snapshot) -> Iterable[dict[str, Any]]:

@@ -16,13 +16,15 @@ ARROW = "→"
 SAME = "≈"
 """Before a change that is less than the error of what it is between."""
 _NOT_THERE = "-"
-_LEFT_OUT_FIRST = ("p50", "p99", "total %", "module", "time/s", "time", "calls/s", "calls")
+_LEFT_OUT_FIRST = ("least", "most", "p50", "p99", "total %", "module", "time/s", "time", "calls/s", "calls")
 
 
 def print_difference(found: Difference, console: "Console", top: int = 0) -> None:
     """Print both runs, then a table for each kind of things; ``top`` limits the rows of each unless 0."""
     for which, snapshot in (("before", found.before), ("after", found.after)):
         console.print(f"{which}: {_run(snapshot)}", soft_wrap=True)
+    if found.metric is not None:
+        console.print(f"{found.metric}, in {found.metric.unit}", soft_wrap=True)
     for kind, changes in found.changes.items():
         changed = [each for each in changes if any(map(_counted, (each.before, each.after)))]
         shown = changed[:top] if top else changed
@@ -110,11 +112,22 @@ def _aggregations(changes: Sequence[Change], whole: bool) -> dict[str, list[str]
     }
 
 
+def _metrics(changes: Sequence[Change], whole: bool) -> dict[str, list[str]]:  # noqa: ARG001 - as others
+    columns = {"value": "value", "least": "min", "most": "max"}
+    return {
+        "change": [_change(each, "value") for each in changes],
+        **{heading: _pairs(changes, name, "{:,.4g}".format) for heading, name in columns.items()},
+        **_names(changes),
+    }
+
+
 def _rate(number_per_s: float) -> str:
     return rate(round(number_per_s * 1000), 1000)
 
 
-_COLUMNS = {"functions": _times, "sites": _sites, "samples": _samples, "aggregations": _aggregations}
+_COLUMNS = {
+    "functions": _times, "sites": _sites, "samples": _samples, "aggregations": _aggregations, "metrics": _metrics,
+}  # fmt: skip
 
 
 def _names(changes: Sequence[Change]) -> dict[str, list[str]]:

@@ -56,17 +56,18 @@ def print_series(metric: Metric, found: Sequence[Series], snapshot: "Snapshot", 
 
 def _table(metric: Metric, shown: Sequence[Series]) -> Rows:
     table = Rows()
-    for heading in (metric.unit, "min", "max"):
+    over_time = any(each.points for each in shown)  # a sum of archives has no intervals
+    for heading in (metric.unit, *(("min", "max") if over_time else ())):
         table.add_column(heading, justify="right")
     keyed = any(each.keys for each in shown)
-    for heading in ("over time", "function", "module", *(["by"] * keyed)):
+    for heading in (*(["over time"] * over_time), "function", "module", *(["by"] * keyed)):
         table.add_column(heading)
     highest = max((value for each in shown for value in each.values), default=0.0)
     for each in shown:
         numbers = [each.value, min(each.values, default=None), max(each.values, default=None)]
         table.add_row(
-            *("" if number is None else f"{number:,.4g}" for number in numbers),
-            curve(each.values, highest),
+            *("" if number is None else f"{number:,.4g}" for number in (numbers if over_time else numbers[:1])),
+            *([curve(each.values, highest)] * over_time),
             escape(each.function),
             escape(each.module),
             *([escape(shown_keys(each.keys).strip())] * keyed),

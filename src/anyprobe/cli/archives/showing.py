@@ -11,9 +11,10 @@ import click
 
 from anyprobe.cli import COMMANDS, MODULES
 from anyprobe.cli.commands import count
-from anyprobe.cli.measurement import contradictions, heating, measuring, profiling
+from anyprobe.cli.measurement import contradictions, heating, measuring, metering, profiling
 from anyprobe.cli.terminal import output
 from anyprobe.data.archives.runs import Run, RunInfo, merged, merged_of, read
+from anyprobe.data.snapshots.metrics import metric_named
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -170,7 +171,10 @@ def plan_of(run: Run, settings: dict[str, Any], *, heat: bool = False) -> measur
         "script": {"aggregations": {}}, "cover": {"modules": [], "files": []}, "locks": {"locks": []},
         "offcpu": {"stacks": []},
     }  # fmt: skip
-    render = heating.Heated(renderer(run.info), run.series) if heat else renderer(run.info)
+    if run.info.metric:
+        metering.refuse_format(settings["format"], "report")
+    render = renderer(run)
+    render = heating.Heated(render, run.series) if heat else render
     plan = measuring.Plan(
         specs=(), arm=_arm_nothing, render=render, by=_told_apart(run.info),
         tree=any(each.tree for each in run.snapshots), covers=any(each.coverage is not None for each in run.snapshots),
@@ -180,8 +184,11 @@ def plan_of(run: Run, settings: dict[str, Any], *, heat: bool = False) -> measur
     return plan
 
 
-def renderer(info: RunInfo) -> "Callable[[Snapshot, Console, int], None]":
+def renderer(run: Run) -> "Callable[[Snapshot, Console, int], None]":
     """Return what prints results as the command has that measured them."""
+    info = run.info
+    if info.metric:
+        return metering.Meter(metric_named(info.metric), series=run.series)
     name = info.command if info.command in COMMANDS else "count"
     known = import_module(MODULES.get(name, f"anyprobe.cli.commands.{name}"))
     make = getattr(known, "renderer", count.renderer)

@@ -62,14 +62,13 @@ def command(
     anyprobe metric --of waiting libc:fsync -p 4242 --every 0.5
     anyprobe metric --of throughput 'a.out:handle*' -p 4242 --json
     anyprobe metric libc:write --by tid --when 'arg2 > 4096' -p 4242
-    anyprobe metric --from a.out:begins --to a.out:ends%return -p 4242
+    anyprobe metric --from a.out:begins --to a.out:ends%return -p 4242 -o run.aprobe
     """  # noqa: D301 - click's mark for lines that stay as they are
     from anyprobe.cli.measurement import cpu_times, measuring
-    from anyprobe.cli.measurement.metering import Meter
+    from anyprobe.cli.measurement.metering import Meter, refuse_format
     from anyprobe.cli.programs import targets
 
-    if settings["format"] not in {None, "json"}:
-        raise click.UsageError(f"metric writes a table or --json, not --format {settings['format']}")
+    refuse_format(settings["format"])
     if bool(begins) != bool(ends) or bool(specs) == bool(begins):
         raise click.UsageError("metric is of functions, SPEC..., or of a region, with --from SPEC and --to SPEC")
     specs = specs or (*begins, *ends)
@@ -77,7 +76,9 @@ def command(
     target = targets.choose(pids, names, program, specs, **targets.selected(settings))
     if target.kernel:
         raise click.UsageError("metric is of functions of processes, not of the kernel")
-    as_json = settings.pop("format") is not None
+    as_json = settings["format"] == "json"
+    if as_json:  # lines, which the meter writes
+        settings["format"] = None
     settings["every"] = settings["every"] or _EVERY
     own: dict[str, Any] = {"render": Meter(metric, as_json=as_json), "spaced": not as_json}
     if begins or by is not None or when is not None:
@@ -101,7 +102,7 @@ def command(
         own |= {"arm": values.arm, "seen": values.seen}
     else:  # by self times it is known which calls of a recursion are the outermost ones
         own |= {"arm": _arm, "self_time": True}
-    plan = measuring.Plan(specs=target.read(specs), pending=pending, format=None, **own, **settings)
+    plan = measuring.Plan(specs=target.read(specs), pending=pending, **own, **settings)
     return measuring.measure(target, plan)
 
 

@@ -15,13 +15,15 @@ def new_run(*, what: str = "", counted: str = "calls") -> Run:
     """Return a run of the command that runs now, without results yet."""
     context = click.get_current_context()
     given, program = context.find_root().meta.get("anyprobe.arguments", ()), context.obj or ()
+    name = context.command.name or ""
     info = info_of(
-        context.command.name or "",
+        name,
         arguments=(*given, *(("--", *program) if program else ())),
-        by=context.params.get("by") if context.command.name != "hist" else None,
+        by=context.params.get("by") if name not in {"hist", "metric"} else None,
         tree=bool(context.params.get("tree")),
         what=what,
         counted=counted,
+        metric=context.params["what"] if name == "metric" else "",
     )
     return Run(info)
 

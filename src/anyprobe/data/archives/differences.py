@@ -6,9 +6,11 @@ from functools import reduce
 from typing import Any, TypeVar
 
 from anyprobe.core.errors import UsageError
+from anyprobe.core.quoting import shown_module
 from anyprobe.data.aggregates.results import CellValue
 from anyprobe.data.archives.runs import Run, different_builds
 from anyprobe.data.findings.coverage import Coverage
+from anyprobe.data.snapshots.metrics import Metric, Series, metric_named, series_of, shown_keys
 from anyprobe.data.snapshots.snapshot import FunctionTiming, SiteResult, Snapshot
 
 Numbers = Mapping[str, float | None]
@@ -56,6 +58,8 @@ class Difference:
     """Whether both programs have run to their ends: then all their time is compared, and else that of each second."""
     coverage: Coverage | None = None
     """What ran in the second and not in the first."""
+    metric: Metric | None = None
+    """What the numbers are, where both runs are of ``metric``."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON document."""
@@ -65,10 +69,11 @@ class Difference:
         }
         document |= {kind: [each.as_json() for each in changes] for kind, changes in self.changes.items()}
         document |= self.coverage.as_json() if self.coverage is not None else {}
+        document |= {"of": str(self.metric), "unit": self.metric.unit} if self.metric is not None else {}
         return document | {"whole": self.whole, "warnings": list(self.warnings)}
 
 
-ORDER = {"samples": "self_share", "aggregations": "count"}
+ORDER = {"samples": "self_share", "aggregations": "count", "metrics": "value"}
 """By which number's change things are ordered; functions by time, sites by hits, of each second or of whole runs."""
 
 
@@ -76,8 +81,12 @@ def difference(before: Run, after: Run) -> Difference:
     """Return what has changed from one run to another.
 
     Raises:
-        UsageError: one has samples of stacks and the other has not.
+        UsageError: one has samples of stacks and the other has not, or they are of different metrics.
     """
+    if before.info.metric != after.info.metric:
+        kinds = [each.info.metric or each.info.command for each in (before, after)]
+        raise UsageError(f"{kinds[0]} and {kinds[1]} are not compared: they are different numbers")
+    metric = metric_named(before.info.metric) if before.info.metric else None
     if (before.profile is None) != (after.profile is None):
         raise UsageError("samples of stacks are not compared with counts or times")
     one, other = together(before), together(after)
@@ -90,6 +99,8 @@ def difference(before: Run, after: Run) -> Difference:
         "samples": _samples(before, after),
         "aggregations": _aggregations(one, other),
     }
+    if metric is not None:
+        found = {"metrics": _numbers(metric, (before, one), (after, other))}
     whole = one.target.is_over and other.target.is_over
     order = {**ORDER, "functions": "time_ns" if whole else "time_per_s", "sites": "hits" if whole else "hits_per_s"}
     changes = {
@@ -101,7 +112,7 @@ def difference(before: Run, after: Run) -> Difference:
     if other.coverage is not None:
         new = other.coverage.beyond(one.coverage or Coverage())
     warnings = dict.fromkeys((*before.warnings, *after.warnings, *different_builds(changed)))
-    return Difference(one, replace(other, coverage=new), changes, tuple(warnings), whole, new)
+    return Difference(one, replace(other, coverage=new), changes, tuple(warnings), whole, new, metric)
 
 
 def together(run: Run) -> Snapshot:
@@ -174,6 +185,23 @@ def _of_site(before: SiteResult | None, after: SiteResult | None, was: float, no
         return None if site is None else {"hits": site.hits, "hits_per_s": _per_s(site.hits, seconds)}
 
     return Change(place, known.shown_module, numbers(before, was), numbers(after, now))
+
+
+def _numbers(metric: Metric, *runs: tuple[Run, Snapshot]) -> Iterator[Change]:
+    """Yield the functions, and what a metric is of each: in all, and the least and the most of an interval."""
+    found = [
+        {(each.module, each.function + shown_keys(each.keys)): each for each in series_of(metric, run.series, whole)}
+        for run, whole in runs
+    ]
+    for module, name in dict.fromkeys((*found[0], *found[1])):
+        one, other = (_of_series(each.get((module, name))) for each in found)
+        yield Change(name, shown_module(module), one, other)
+
+
+def _of_series(series: Series | None) -> Numbers | None:
+    if series is None:
+        return None
+    return {"value": series.value, "min": min(series.values, default=None), "max": max(series.values, default=None)}
 
 
 def _samples(before: Run, after: Run) -> Iterator[Change]:

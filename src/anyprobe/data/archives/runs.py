@@ -57,6 +57,8 @@ class RunInfo:
     """What time its trees of calls are of; empty: of timed calls."""
     counted: str = "calls"
     """What the counts of its trees are of."""
+    metric: str = ""
+    """The name of what ``metric`` has measured; empty: it was another command."""
     written: float = 0.0
     """When it was written, as Unix time."""
     version: str = ""
@@ -336,7 +338,7 @@ def _together(snapshots: Sequence[Snapshot]) -> Snapshot:
     """Return the sum of snapshots; of each function all parts are added at once, as histograms are long."""
     functions: dict[Hashable, list[FunctionTiming]] = {}
     for timing in (timing for each in snapshots for timing in each.functions):
-        functions.setdefault((timing.spec, timing.module, timing.function), []).append(timing)
+        functions.setdefault(timing.identity, []).append(timing)
     rest = reduce(Snapshot.merge, [replace(each, functions=()) for each in snapshots])
     return replace(rest, functions=tuple(first.merged(*others) for first, *others in functions.values()))
 

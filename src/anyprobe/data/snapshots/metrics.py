@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from anyprobe.core.errors import UsageError
+
 if TYPE_CHECKING:
     from anyprobe.data.snapshots.snapshot import FunctionTiming, Snapshot
 
@@ -65,6 +67,13 @@ METRICS = {
 """All metrics by their names; those that are added here are known to ``metric --of``, too."""
 
 
+def metric_named(name: str) -> Metric:
+    """Return the metric of a name; raise ``UsageError`` where there is none, as of one that a program has added."""
+    if name not in METRICS:
+        raise UsageError(f"there is no metric {name} here")
+    return METRICS[name]
+
+
 @dataclass(frozen=True, slots=True)
 class Series:
     """The numbers of one function, an interval after the other."""
@@ -106,6 +115,8 @@ def series_of(metric: Metric, intervals: "Sequence[Snapshot]", together: "Snapsh
     seconds, points = 0.0, dict[tuple[str, int], list[tuple[float, float]]]()
     wanted = [(each.spec, each.address) for each in together.functions]
     for each in intervals:
+        if not each.duration_s:  # the program had ended by the time of the interval before
+            continue
         seconds += each.duration_s
         values = points_of(metric, each)
         for key in wanted:
@@ -122,3 +133,34 @@ def series_of(metric: Metric, intervals: "Sequence[Snapshot]", together: "Snapsh
         for each in together.functions
     ]
     return sorted(found, key=lambda each: -(each.value or 0.0))
+
+
+def document_of(metric: Metric, intervals: "Sequence[Snapshot]", together: "Snapshot") -> dict[str, Any]:
+    """Return the document of JSON with all that a metric was."""
+    return {
+        "targets": [each.as_json() for each in (together.target, *together.others)],
+        "of": str(metric),
+        "unit": metric.unit,
+        "duration_s": round(together.duration_s, 6),
+        "functions": [
+            {
+                "spec": each.spec,
+                "module": each.module,
+                "function": each.function,
+                **key_of(each.keys),
+                "value": None if each.value is None else round(each.value, 9),
+                "series": [[round(seconds, 6), round(value, 9)] for seconds, value in each.points],
+            }
+            for each in series_of(metric, intervals, together)
+        ],
+        "left": times_of(together, LEFT),
+        "nested": times_of(together, NESTED),
+        "unbegun": times_of(together, UNBEGUN),
+        "refused": [each.as_json() for each in together.refused],
+        "warnings": list(together.warnings),
+    }
+
+
+def key_of(keys: Keys) -> dict[str, Any]:
+    """Return the member of an object that says by what it is told apart, where it is."""
+    return {"key": dict(keys)} if keys else {}

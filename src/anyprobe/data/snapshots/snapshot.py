@@ -170,6 +170,11 @@ class FunctionTiming(Brief, histogram.Percentiles):
         return tuple(dataclasses.replace(each, hits=hits, nmissed=self.nmissed) for each in self.places[:1])
 
     @property
+    def identity(self) -> tuple[object, ...]:
+        """What is the same for calls of one function that are told apart by nothing, in all processes and runs."""
+        return self.spec, self.module, self.function, *self.keys
+
+    @property
     def shown_module(self) -> str:
         """The module's name as a spec may have it."""
         return shown_module(self.module)
@@ -178,7 +183,7 @@ class FunctionTiming(Brief, histogram.Percentiles):
     def was_called(self) -> bool:
         """Whether there is more to say than that it was not called."""
         ended = self.count, self.tail_exits, self.learning, self.unmatched, self.nmissed, self.left
-        return any((*ended, self.in_flight))
+        return any((*ended, self.in_flight, self.running_ns, self.measured))
 
     @property
     def complete(self) -> bool:
@@ -430,7 +435,7 @@ class Snapshot(Tables):
             sites=added((*self.sites, *other.sites), lambda site: site.key, SiteResult.merged),
             functions=added(
                 (*self.functions, *other.functions),
-                lambda timing: (timing.spec, timing.module, timing.function),
+                lambda timing: timing.identity,
                 FunctionTiming.merged,
             ),
             refused=union(self.refused, other.refused),

@@ -20,7 +20,33 @@ const SAID = {
   n: (value) => (value === null ? "-" : plain(value)),
   d: (value, step) => (value === null ? "-" : Array.isArray(value) ? `< ${shown(value[1])}` : value < 1.5 * step ? `≤ ${Number(step.toPrecision(2))} ns` : shown(value)),
   f: (value) => value.toFixed(1),
+  g: (value) => (value === null ? "-" : Number(value.toPrecision(4)).toLocaleString("en", { maximumSignificantDigits: 4 })),
 };
+
+// A step for each interval, as high as its number; seconds and numbers come one after the other. With labels: a chart.
+function curve(flat, highest, parent, unit) {
+  const [wide, high] = unit === undefined ? [160, 22] : [760, 150];
+  const draw = (kind, values, text) => {
+    const made = document.createElementNS("http://www.w3.org/2000/svg", kind);
+    for (const [name, value] of Object.entries(values)) made.setAttribute(name, value);
+    if (text !== undefined) made.textContent = text;
+    return made;
+  };
+  const [left, below, top] = unit === undefined ? [0, 1, 1] : [64, 20, 8];
+  const end = flat[flat.length - 2] || 1;
+  const x = (seconds) => (left + (seconds / end) * (wide - left)).toFixed(1);
+  const y = (value) => (high - below - (Math.max(value, 0) / (highest || 1)) * (high - below - top)).toFixed(1);
+  let path = `M${x(0)} ${y(0)}`;
+  for (let at = 0, from = 0; at < flat.length; from = flat[at], at += 2) path += `L${x(from)} ${y(flat[at + 1])}H${x(flat[at])}`;
+  const made = draw("svg", { viewBox: `0 0 ${wide} ${high}`, width: wide, height: high, class: "curve", role: "img", "aria-label": "over time" });
+  made.append(draw("path", { d: `${path}V${y(0)}Z` }));
+  if (unit !== undefined) {
+    made.append(draw("text", { x: left - 6, y: y(highest), "text-anchor": "end", dy: 10 }, SAID.g(highest)), draw("text", { x: left - 6, y: y(0), "text-anchor": "end" }, "0"));
+    made.append(draw("text", { x: left, y: high - 4 }, "0 s"), draw("text", { x: wide, y: high - 4, "text-anchor": "end" }, `${plain(end)} s`));
+    made.append(draw("text", { x: (wide + left) / 2, y: high - 4, "text-anchor": "middle" }, unit));
+  }
+  parent.append(made);
+}
 
 // Cells: text, numbers, and pairs of a time below its error and what it is less than.
 // A table that is sorted by a click on a heading; a row with a histogram shows it.
@@ -29,7 +55,10 @@ function showTable(table, parent, chosen) {
   const title = element("h2", table.title, section);
   title.id = `part-${parent.children.length}`;
   const hasHistograms = table.rows.some((row) => row[table.columns.length]);
-  const note = [table.note, hasHistograms ? "a click on a row shows its histogram" : ""].filter(Boolean).join("; ");
+  const curved = table.kinds.indexOf("c");
+  const highest = curved < 0 ? 0 : Math.max(...table.rows.flatMap((row) => (row[curved] || []).filter((_, at) => at % 2)), 0);
+  const hasCurves = table.rows.some((row) => row[curved]?.length);
+  const note = [table.note, hasHistograms ? "a click on a row shows its histogram" : "", hasCurves ? "a click on a row shows its curve" : ""].filter(Boolean).join("; ");
   if (note) element("p", note, section).className = "note";
   const tools = element("div", undefined, section);
   tools.className = "tools";
@@ -40,14 +69,14 @@ function showTable(table, parent, chosen) {
   scroll.className = "scroll";
   const made = element("table", undefined, scroll);
   const [head, body] = [element("tr", undefined, element("thead", undefined, made)), element("tbody", undefined, made)];
-  const used = table.columns.map((_, at) => table.kinds[at] === "t" || table.rows.some((row) => row[at] !== null));
+  const used = table.columns.map((_, at) => table.kinds[at] === "t" || table.rows.some((row) => row[at] !== null && (at !== curved || row[at].length)));
   let [by, falling, most, selected] = [table.by, table.kinds[table.by] !== "t", PAGE, null];
   const more = element("button", "", section);
   more.className = "more";
   more.type = "button";
 
   function histogram(row, line) {
-    const flat = row[table.columns.length];
+    const flat = row[curved] || row[table.columns.length];
     if (!flat || !flat.length) return;
     const rows = [];
     for (let at = 0; at < flat.length; at += 2) rows.push([flat[at] <= 1 ? flat[at] - 1 : flat[at] / 2, flat[at], flat[at + 1]]);
@@ -55,6 +84,11 @@ function showTable(table, parent, chosen) {
     below.className = "detail";
     const cell = element("td", undefined, below);
     cell.colSpan = head.children.length;
+    if (curved >= 0) {
+      curve(flat, Math.max(...flat.filter((_, at) => at % 2)), cell, table.unit);
+      line.after(below);
+      return;
+    }
     const bars = element("div", undefined, cell);
     bars.className = "bars";
     const [longest, isTime] = [Math.max(...rows.map((each) => each[2])), table.kinds.includes("d")];
@@ -89,8 +123,10 @@ function showTable(table, parent, chosen) {
       const line = document.createElement("tr");
       table.columns.forEach((_, at) => {
         if (!used[at]) return;
-        const cell = element("td", SAID[table.kinds[at]](row[at], table.steps?.includes(at) ? table.step : 0), line);
-        if (table.kinds[at] === "t") cell.className = "text";
+        const kind = table.kinds[at];
+        const cell = element("td", kind === "c" ? undefined : SAID[kind](row[at], table.steps?.includes(at) ? table.step : 0), line);
+        if (kind === "t") cell.className = "text";
+        if (kind === "c" && row[at]) curve(row[at], highest, cell);
       });
       line.onclick = () => choose(row, line);
       return line;
@@ -110,6 +146,7 @@ function showTable(table, parent, chosen) {
     if (table.kinds[at] === "t") cell.className = "text";
     const button = element("button", name, cell);
     button.type = "button";
+    if (table.kinds[at] === "c") button.disabled = true;
     button.onclick = () => { [by, falling] = [at, by === at ? !falling : table.kinds[at] !== "t"]; fill(); };
   });
   filter.oninput = fill;

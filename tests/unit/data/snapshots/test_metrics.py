@@ -6,14 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anyprobe.core.errors import UsageError
+from anyprobe.data.archives.differences import difference
+from anyprobe.data.archives.runs import Run, RunInfo, merged
 from anyprobe.data.snapshots.cpu_time import CpuTime
 from anyprobe.data.snapshots.interval import since
 from anyprobe.data.snapshots.metrics import METRICS, series_of, shown_keys
-from anyprobe.data.snapshots.processes import ProcessInfo
+from anyprobe.data.snapshots.processes import TargetInfo
 from anyprobe.data.snapshots.snapshot import FunctionTiming, Snapshot
+from anyprobe.exporters import report
+from anyprobe.exporters.base import Measurement
 from anyprobe.reports.metrics import curve
 
-TARGET = ProcessInfo(7, "/bin/program")
+TARGET = TargetInfo(7, "/bin/program")
 
 
 def timing(**fields):
@@ -90,3 +95,53 @@ def test_numbers_are_a_line_of_dots():
     assert curve([0, 0], 0) == "\u2800"
     assert len(curve([1.0] * 1000, 1)) == 24
     assert curve([], 0) == ""
+
+
+def run_of(metric, *values, key=()):
+    """Return a run of one function with a number of calls in each interval of a second."""
+    calls, before, series = 0, None, []
+    for at, value in enumerate(values, 1):
+        calls += value
+        after = Snapshot(TARGET, float(at), functions=(timing(count=calls, keys=key),))
+        series.append(since(after, before, ""))
+        before = after
+    return Run(RunInfo("metric", metric=metric), (before,), tuple(series))
+
+
+def test_runs_of_one_metric_are_compared_and_others_are_not():
+    found = difference(run_of("calls", 3, 5), run_of("calls", 4, 8, 0)).as_json()
+    assert (found["of"], found["unit"], list(found)[2]) == ("calls", "calls", "metrics")
+    assert found["metrics"] == [
+        {
+            "name": "f", "module": "a.out",
+            "before": {"value": 8.0, "min": 3.0, "max": 5.0}, "after": {"value": 12.0, "min": 0.0, "max": 8.0},
+        }
+    ]  # fmt: skip
+    counted = Run(RunInfo("count"), (Snapshot(TARGET, 1.0),))
+    for other, what in ((run_of("throughput", 3), "throughput"), (counted, "count")):
+        with pytest.raises(UsageError, match=f"calls and {what} are not compared"):
+            difference(run_of("calls", 3), other)
+    with pytest.raises(UsageError, match="no metric nothing"):
+        difference(run_of("nothing", 3), run_of("nothing", 3))
+
+
+def test_what_is_told_apart_stays_apart_in_sums():
+    one, other = run_of("calls", 3, key=(("tid", 7),)), run_of("calls", 5, key=(("tid", 8),))
+    (found,) = merged([one, other, one]).snapshots
+    assert {each.keys: each.count for each in found.functions} == {(("tid", 7),): 6, (("tid", 8),): 5}
+    (both,) = merged([run_of("calls", 3), run_of("calls", 5)]).snapshots[0].functions
+    assert both.count == 8
+
+
+def test_an_interval_without_time_has_no_number():
+    run = run_of("calls", 3, 5)
+    late = replace(run.series[-1], duration_s=0.0)
+    (found,) = series_of(METRICS["calls"], [*run.series, late], run.snapshots[0])
+    assert found.values == [3, 5]
+
+
+def test_a_report_has_the_curve():
+    run = run_of("calls", 3, 5, key=(("tid", 7),))
+    (table,) = report.document(Measurement(snapshots=run.snapshots, together=run.snapshots[0], run=run))["tables"]
+    assert (table["title"], table["columns"][2:4], table["kinds"]) == ("Calls", ("by", "calls"), "tttgggc")
+    assert table["rows"] == [["f", "a.out", "tid=7", 8.0, 3.0, 5.0, [1.0, 3.0, 2.0, 5.0]]]
