@@ -23,6 +23,7 @@ BEHIND, TAKEN, FAULTED = range(3)
 """How the instruction was left."""
 STATUS = 0x8D5 | 0x400  # OF SF ZF AF PF CF and DF
 VECTOR_SIZE = 0x1000
+XSTATE_BV = 512  # of an xsave area: the mask of components that are in use
 SIGNALS = {4: "SIGILL", 5: "SIGTRAP", 7: "SIGBUS", 8: "SIGFPE", 11: "SIGSEGV"}
 COMPONENTS = 0xE7  # x87, SSE, AVX, opmask, ZMM_Hi256, Hi16_ZMM
 _SET_FS, _GET_FS, _SET_GS = 0x1002, 0x1003, 0x1001
@@ -187,6 +188,8 @@ class Machine:
         self.put(SIGNAL, bytes(32))
         memory[DATA : DATA + DATA_SIZE] = image.data
         self.enter()
+        # Which components the processor calls unused depends on whether the thread was switched, not on what ran.
+        self.put(VECTORS_OUT + XSTATE_BV, bytes(8))
         return Outcome(
             self.word(WHICH) & 3,
             list(struct.unpack_from("<16Q", memory, OUT_REGS)),
