@@ -26,7 +26,7 @@ CONTENDED = ("contended", "4", "2000", str(HOLD_NS), "100000")
 CLOCKS = 0.001
 """By which share the two clocks may differ."""
 SWITCH_NS = 1_500_000
-"""What may lie between the program's look at the clock and anyprobe's, for each wait: a switch of threads."""
+"""What may lie between the program's look at the clock and anyprobe's, for each wait without a preemption."""
 KINDS = {
     "plain": "mutex",
     "checked": "mutex",
@@ -73,11 +73,13 @@ def test_locks_of_each_kind_are_what_the_program_has_measured(tmp_path, program,
         assert (name, lock["contended"]) == (name, own["waits"])
         # the program's clock is read around anyprobe's where it waits, and between where it holds
         assert lock["wait_ns"] <= (1 + CLOCKS) * own["wait"], (name, lock["wait_ns"], own["wait"])
-        assert own["wait"] - lock["wait_ns"] <= 0.02 * own["wait"] + own["waits"] * SWITCH_NS, (name, own["wait"])
+        room = own["lost"] + own["waits"] * SWITCH_NS
+        assert own["wait"] - lock["wait_ns"] <= 0.02 * own["wait"] + room, (name, own["wait"])
         if lock["kind"] in {"mutex", "rwlock"}:
             assert (name, lock["holds"]) == (name, own["holds"])
             assert lock["hold_ns"] >= (1 - CLOCKS) * own["hold"], (name, lock["hold_ns"], own["hold"])
-            assert lock["hold_ns"] - own["hold"] <= 0.01 * own["hold"] + own["holds"] * SWITCH_NS, (name, own["hold"])
+            room = own["lost"] + own["holds"] * SWITCH_NS
+            assert lock["hold_ns"] - own["hold"] <= 0.01 * own["hold"] + room, (name, own["hold"])
         else:
             assert lock["holds"] == 0
         assert sum(each["count"] for each in lock["waiters"]) == own["waits"]
@@ -188,9 +190,12 @@ def test_a_mutex_is_not_held_while_its_owner_waits_for_a_condition(tmp_path, pro
     truth, found = measured(tmp_path, program, *CONTENDED)
     waits, mutex = found["changed"], found["guard"]
     assert waits["kind"] == "condition"
-    assert waits["contended"] == truth["changed"]["taken"]
-    assert abs(waits["wait_ns"] - truth["changed"]["wait"]) <= 0.02 * truth["changed"]["wait"]
-    assert mutex["acquisitions"] == 2 * truth["changed"]["taken"]  # each wait takes it again
+    own = truth["changed"]
+    assert waits["contended"] == own["taken"]
+    # anyprobe's clock is read between the program's, and the thread may be preempted between the two
+    assert waits["wait_ns"] <= (1 + CLOCKS) * own["wait"]
+    assert own["wait"] - waits["wait_ns"] <= 0.02 * own["wait"] + own["lost"]
+    assert mutex["acquisitions"] == 2 * own["taken"]  # each wait takes it again
     # a thread may lose its processor while it holds the mutex, so that sums say little of a busy machine
     assert mutex["hold_p50_ns"] < 0.05 * waits["wait_p50_ns"]
 

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -28,11 +29,28 @@ static struct timespec later(long ns) {
     return t;
 }
 
-struct truth { long taken, waits, wait, holds, hold; };
+/* How long a thread was ready and had no processor, by the kernel: what may lie between two clocks that are read at once. */
+struct queue { long delay, preempted; };
+static struct queue queued(void) {
+    struct rusage usage;
+    struct queue queue = {0, 0};
+    FILE *f = fopen("/proc/thread-self/schedstat", "r");
+    if (fscanf(f, "%*d %ld", &queue.delay) != 1) abort();
+    fclose(f);
+    getrusage(RUSAGE_THREAD, &usage);
+    queue.preempted = usage.ru_nivcsw;
+    return queue;
+}
+static long lost(struct queue before) {
+    struct queue after = queued();
+    return after.preempted == before.preempted ? 0 : after.delay - before.delay;
+}
+
+struct truth { long taken, waits, wait, holds, hold, lost; };
 static int printed;
 static void tell(const char *name, struct truth t) {
-    printf("%s\"%s\": {\"taken\": %ld, \"waits\": %ld, \"wait\": %ld, \"holds\": %ld, \"hold\": %ld}",
-           printed++ ? ", " : "{", name, t.taken, t.waits, t.wait, t.holds, t.hold);
+    printf("%s\"%s\": {\"taken\": %ld, \"waits\": %ld, \"wait\": %ld, \"holds\": %ld, \"hold\": %ld, \"lost\": %ld}",
+           printed++ ? ", " : "{", name, t.taken, t.waits, t.wait, t.holds, t.hold, t.lost);
 }
 
 /* -- many threads and one lock */
@@ -60,10 +78,12 @@ static void *work(void *place) {
         if (i % 100 == 0) {
             pthread_mutex_lock(&guard);
             pthread_cond_broadcast(&changed);
-            struct timespec until = later(300000);
+            struct timespec until = later(10000000); /* beside which the handlers' own time, in ours alone, is small */
+            struct queue before = queued();
             long a = now();
             pthread_cond_timedwait(&changed, &guard, &until);
             sums->changed.wait += now() - a, sums->changed.taken++;
+            sums->changed.lost += lost(before);
             pthread_mutex_unlock(&guard);
         }
     }
@@ -79,10 +99,11 @@ static void contended(int threads) {
         all.hot.taken += sums[i].hot.taken, all.hot.holds += sums[i].hot.holds;
         all.hot.wait += sums[i].hot.wait, all.hot.hold += sums[i].hot.hold;
         all.changed.wait += sums[i].changed.wait, all.changed.taken += sums[i].changed.taken;
+        all.changed.lost += sums[i].changed.lost;
     }
     tell("hot", all.hot);
     tell("changed", all.changed);
-    tell("cold", (struct truth){all.hot.taken, 0, 0, all.hot.taken, 0});
+    tell("cold", (struct truth){all.hot.taken, 0, 0, all.hot.taken, 0, 0});
 }
 
 /* -- one thread holds, another one waits */
@@ -111,6 +132,7 @@ struct one { int (*take)(void *), (*give)(void *); void *lock; struct truth trut
 static void *waiter(void *place) {
     struct one *one = place;
     __atomic_store_n(&one->tid, (int)syscall(SYS_gettid), __ATOMIC_RELEASE);
+    struct queue before = queued();
     long a = now();
     if (one->take(one->lock)) abort();
     long b = now();
@@ -119,6 +141,7 @@ static void *waiter(void *place) {
     one->give(one->lock);
     one->truth.wait += b - a, one->truth.hold += c - b;
     one->truth.taken++, one->truth.holds++, one->truth.waits++;
+    one->truth.lost += lost(before);
     return 0;
 }
 static void until_asleep(struct one *one) {
@@ -138,6 +161,7 @@ static struct truth blocked(int (*mine)(void *), int (*take)(void *), int (*give
     for (int i = 0; i < TIMES; i++) {
         pthread_t thread;
         one.tid = 0;
+        struct queue before = queued();
         if (mine(it)) abort();
         long a = now();
         if (pthread_create(&thread, 0, waiter, &one)) abort();
@@ -147,6 +171,7 @@ static struct truth blocked(int (*mine)(void *), int (*take)(void *), int (*give
         give(it);
         if (give == meet) one.truth.wait += now() - b;
         pthread_join(thread, 0);
+        one.truth.lost += lost(before);
         one.truth.hold += b - a, one.truth.taken += mine != nothing, one.truth.holds += mine != nothing;
     }
     return one.truth;
@@ -162,6 +187,7 @@ static void make(pthread_mutex_t *m, int type, int is_robust, int protocol) {
 static struct truth nested(void) {
     struct truth t = {0};
     for (int i = 0; i < TIMES; i++) {
+        struct queue before = queued();
         pthread_mutex_lock(&recursive);
         long a = now();
         usleep(2000);
@@ -173,7 +199,7 @@ static struct truth nested(void) {
         usleep(2000);
         t.hold += now() - a;
         pthread_mutex_unlock(&recursive);
-        t.taken += 3, t.holds++;
+        t.taken += 3, t.holds++, t.lost += lost(before);
     }
     return t;
 }
@@ -196,6 +222,7 @@ static void kinds(void) {
     tell("recursive", nested());
     pthread_t thread;
     void *result;
+    struct queue before = queued();
     pthread_mutex_lock(&tried);
     long a = now();
     pthread_create(&thread, 0, fails, 0);
@@ -204,17 +231,18 @@ static void kinds(void) {
     usleep(5000);
     long held = now() - a;
     pthread_mutex_unlock(&tried);
-    tell("tried", (struct truth){1, 0, 0, 1, held});
+    tell("tried", (struct truth){1, 0, 0, 1, held, lost(before)});
     pthread_create(&thread, 0, dies, 0);
     pthread_join(thread, 0);
     usleep(20000);
+    before = queued();
     if (pthread_mutex_lock(&orphan) != EOWNERDEAD) abort();
     pthread_mutex_consistent(&orphan);
     a = now();
     usleep(5000);
     held = now() - a;
     pthread_mutex_unlock(&orphan);
-    tell("orphan", (struct truth){2, 0, 0, 1, held});
+    tell("orphan", (struct truth){2, 0, 0, 1, held, lost(before)});
     tell("counted", blocked(nothing, await, post, nothing, &counted));
     pthread_barrier_init(&meeting, 0, 2);
     struct truth met = blocked(nothing, meet, meet, nothing, &meeting);
