@@ -13,7 +13,8 @@ import pytest
 
 from anyprobe.cli import main
 from anyprobe.cli.commands.schema import text_of
-from anyprobe.data.calls.recorded import END_BITS, ENTRY, GAP, RETURN, Recording, joined
+from anyprobe.data.calls.recorded import END_BITS, ENTRY, GAP, RETURN, joined
+from anyprobe.data.calls.recording import Recording
 from support.driver import build, wait_until
 from support.perfetto_trace import slices
 
@@ -462,15 +463,22 @@ def test_results_that_are_kept_beside_the_events_are_shown(small, capfd):
     assert recording.ended
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["libc:malloc", "-o", "run.json"], "-o RUN.aprobe"),
-        (["libc:malloc%return", "-o", "x.aprobe"], "calls of functions"),
-        (["libc:malloc+0x4", "-o", "x.aprobe"], "calls of functions"),
-    ],
-)
-def test_what_cannot_be_recorded_is_said_in_a_line(arguments, said, tmp_path, monkeypatch, capfd):
+def test_a_recording_that_is_to_be_no_archive_is_refused(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    assert main(["record", *arguments, "--", "true"]) == 2
-    assert said in capfd.readouterr().err
+    assert main(["record", "libc:malloc", "-o", "run.json", "--", "true"]) == 2
+    assert "-o RUN.aprobe" in capfd.readouterr().err
+
+
+def test_instructions_are_instants_and_a_recording_may_have_nothing_else(program, tmp_path, capfd):
+    path = tmp_path / "run.aprobe"
+    assert main(["record", "a.out:b%return", "-o", str(path), "--quiet", "--", program, "1", "40"]) == 0
+    found = calls_of(replayed(capfd, path, "--json"))
+    codes = {"a": 0, "b": 1, "c": 2}
+    assert len(found) == int((expected(1, 40, codes) == (1 << END_BITS | RETURN)).sum())
+    assert {each["instant"] for each in found} == {"pid:recorded:b:return"}
+    lines = replayed(capfd, path).splitlines()[1:]
+    assert lines[0].split()[0] == "0.000000"
+    trace = tmp_path / "run.pftrace"
+    assert main(["replay", str(path), "--format", "perfetto", "-o", str(trace)]) == 0
+    _, drawn = slices(trace.read_bytes())
+    assert [each["begin"] for each in drawn] == [each["ts_ns"] for each in found]

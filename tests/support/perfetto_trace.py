@@ -3,6 +3,7 @@
 The numbers are those of https://perfetto.dev/docs/reference/trace-packet-proto.
 """
 
+from operator import itemgetter
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -29,7 +30,10 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "debug_annotations": (4, "*DebugAnnotation"), "type": (9, "int32"), "name_iid": (10, "uint64"),
         "track_uuid": (11, "uint64"), "name": (23, "string"),
     },
-    "DebugAnnotation": {"name": (10, "string"), "string_value": (6, "string")},
+    "DebugAnnotation": {
+        "name": (10, "string"), "bool_value": (2, "bool"), "uint_value": (3, "uint64"), "int_value": (4, "int64"),
+        "double_value": (5, "double"), "string_value": (6, "string"),
+    },
 }  # fmt: skip
 
 
@@ -77,17 +81,25 @@ def slices(content: bytes) -> tuple[dict[int, Any], list[dict[str, Any]]]:
             event = packet.track_event
             name = event.name if event.HasField("name") else names[sequence].get(event.name_iid, "")
             said = " ".join(each.string_value for each in event.debug_annotations)
-            events.append((packet.timestamp, default[sequence], event.type, name, said))
+            values = {
+                each.name: getattr(each, field.name)
+                for each in event.debug_annotations
+                for field, _ in each.ListFields()
+                if field.name != "name"
+            }
+            events.append((packet.timestamp, default[sequence], event.type, name, (said, values)))
     found: list[dict[str, Any]] = []
     stacks: dict[int, list[dict[str, Any]]] = {}
-    for time, track, kind, name, said in sorted(events, key=lambda each: each[0]):  # stable, as the viewer sorts
+    for time, track, kind, name, (said, values) in sorted(events, key=itemgetter(0)):  # stable, as viewers sort
         stack = stacks.setdefault(track, [])
         if kind == END:
             ended = stack.pop()
             ended.update(end=time, said=said)
+            ended["values"] |= values
             assert not name or name == ended["name"]
             continue
-        found.append({"track": track, "name": name, "begin": time, "end": None, "depth": len(stack), "said": said})
+        about = {"track": track, "name": name, "begin": time, "end": None, "depth": len(stack)}
+        found.append(about | {"said": said, "values": values})
         if kind == BEGIN:
             stack.append(found[-1])
         else:

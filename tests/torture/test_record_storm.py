@@ -10,7 +10,8 @@ import time
 import numpy as np
 import pytest
 
-from anyprobe.data.calls.recorded import END_BITS, ENTRY, GAP, RETURN, Recording, joined
+from anyprobe.data.calls.recorded import END_BITS, ENTRY, GAP, RETURN, joined
+from anyprobe.data.calls.recording import Recording
 from support.driver import build, wait_until
 
 pytestmark = pytest.mark.live

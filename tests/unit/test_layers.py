@@ -54,7 +54,8 @@ REPORTS_MAY_IMPORT = {
     "anyprobe.data.findings.waiting", "anyprobe.data.findings.offcpu", "anyprobe.data.findings.wakers",
     "anyprobe.data.archives.differences",
     "anyprobe.data.snapshots.heatmaps", "anyprobe.data.snapshots.metrics", "anyprobe.data.calls.recorded",
-    "anyprobe.data.calls.matching", "anyprobe.data.calls.timeline", "anyprobe.core.later",
+    "anyprobe.data.calls.matching", "anyprobe.data.calls.recording", "anyprobe.data.calls.timeline",
+    "anyprobe.data.calls.values", "anyprobe.core.later",
     "anyprobe.core.printable",
 }  # fmt: skip
 

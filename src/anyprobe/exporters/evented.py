@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 from anyprobe.core.arrays import unique
 from anyprobe.core.printable import printable
 from anyprobe.data.calls.matching import UNKNOWN
-from anyprobe.data.calls.recorded import Recording
+from anyprobe.data.calls.recording import Recording
 from anyprobe.data.calls.timeline import Calls, Gap
 from anyprobe.exporters.json_document import json_text
 

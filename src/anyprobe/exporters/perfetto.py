@@ -5,12 +5,15 @@ Numbers that differ from event to event are written in a fixed number of bytes, 
 line of events at once. A call without a return ends where that was seen, and says so; what is open at the end has none.
 """
 
-from typing import TYPE_CHECKING, TextIO
+import struct
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TextIO
 
 from anyprobe.core.printable import printable
 from anyprobe.data.calls.matching import UNKNOWN, Matched, Matcher
-from anyprobe.data.calls.recorded import END_BITS, ENTRY, GAP, Events, Recording
-from anyprobe.exporters.pprof import number, part
+from anyprobe.data.calls.recorded import END_BITS, ENTRY, GAP, Events
+from anyprobe.data.calls.recording import Recording
+from anyprobe.exporters.pprof import number, part, varint
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,9 +31,14 @@ _PROCESSES = 1 << 32
 """Tracks of processes have numbers from here on; those of threads are the numbers of their sequences."""
 
 
-def write(recording: Recording, stream: TextIO) -> None:
-    """Write all events of a recording, as they are read."""
+def write(path: str, recording: Recording, stream: TextIO) -> None:
+    """Write all events of a recording, as they are read; ``path``: its file, which ``recording`` has not read yet."""
     stream.flush()
+    known = Recording(path)
+    if next(known.events(), None) is not None and known.has_values:
+        known = Recording(path)
+        known.whole()  # which event has which values is known when all are read
+    first = 0
     out = stream.buffer
     matchers: dict[int, Matcher] = {}
     processes: set[int] = set()
@@ -52,8 +60,22 @@ def write(recording: Recording, stream: TextIO) -> None:
                 name = f"events before this are overwritten, {recording.overwritten:,} of all threads"
                 out.write(_event(thread, int(own.times[0]), _INSTANT, name=name))
             matched = matchers.setdefault(thread, Matcher(recording.jumping)).match(own.times, own.what, own.frames)
-            out.write(_packets(recording, thread, own, matched))
+            out.write(_packets(recording, thread, own, matched, _values(known, chosen, first, len(events))))
+        first += len(events)
+    for thread in sorted({each.thread for each in recording.instants} - {*matchers}):
+        out.write(_descriptors(recording, thread, processes) + _names(recording, thread))
+    for each in recording.instants:
+        out.write(_event(each.thread, each.time, _INSTANT, name=printable(each.name), values=each.values))
     out.flush()
+
+
+def _values(known: Recording, chosen: "NDArray[np.int64]", first: int, count: int) -> dict[int, dict[str, Any]]:
+    """Return the values of those of some events that have any, by their place among the chosen ones."""
+    if not known.has_values:
+        return {}
+    has = (known.at_entry.chosen(first, count) | known.at_return.chosen(first, count))[chosen]
+    numbers = (chosen + first).tolist()
+    return {at: known.at_entry.at(numbers[at]) | known.at_return.at(numbers[at]) for at in np.flatnonzero(has).tolist()}
 
 
 def _packet(*fields: bytes) -> bytes:
@@ -85,11 +107,15 @@ def _names(recording: Recording, thread: int) -> bytes:
     return _packet(number(_SEQUENCE, thread + 1), flags, part(_INTERNED, names), track)
 
 
-def _packets(recording: Recording, thread: int, events: Events, matched: Matched) -> bytes:
-    """Return the packets of a thread's events."""
+def _packets(
+    recording: Recording, thread: int, events: Events, matched: Matched, values: Mapping[int, Mapping[str, Any]]
+) -> bytes:
+    """Return the packets of a thread's events; ``values``: what some of them were recorded with."""
     ends = events.what & np.uint32((1 << END_BITS) - 1)
     plain = (ends == ENTRY) | ((ends != GAP) & (matched.others != UNKNOWN))
     rows = _rows(thread, events, ends)
+    if values:
+        plain[list(values)] = False
     if not matched.gone and plain.all():
         return rows.tobytes()
     more: dict[int, bytes] = {}
@@ -100,13 +126,18 @@ def _packets(recording: Recording, thread: int, events: Events, matched: Matched
         more[each.event] = more.get(each.event, b"") + _event(thread, at, _END, annotation=why)
     for at in np.flatnonzero(~plain).tolist():
         function, time = int(events.what[at]) >> END_BITS, int(events.times[at])
-        if ends[at] == GAP:
+        given = values.get(at, {})
+        if given and (ends[at] == ENTRY or matched.others[at] != UNKNOWN):
+            kind = _BEGIN if ends[at] == ENTRY else _END
+            name = printable(recording.functions[function].name) if kind == _BEGIN else ""
+            shown = _event(thread, time, kind, name=name, values=given)
+        elif ends[at] == GAP:
             since = int(events.times[at - 1]) if at else time
             name = f"{function:,} events lost"
             shown = _event(thread, since, _BEGIN, name=name) + _event(thread, time, _END)
         else:
             name = f"{printable(recording.functions[function].name)} returned"
-            shown = _event(thread, time, _INSTANT, name=name, annotation="its call was not seen to begin")
+            shown = _event(thread, time, _INSTANT, name=name, annotation="its call was not seen to begin", values=given)
         more[at] = more.get(at, b"") + shown
     found, first = [], 0
     for at in sorted(more):
@@ -115,13 +146,32 @@ def _packets(recording: Recording, thread: int, events: Events, matched: Matched
     return b"".join((*found, rows[first:].tobytes()))
 
 
-def _event(thread: int, time: int, kind: int, *, name: str = "", annotation: str = "") -> bytes:
+def _event(
+    thread: int, time: int, kind: int, *, name: str = "", annotation: str = "", values: Mapping[str, Any] | None = None
+) -> bytes:
     """Return the packet of one event that is not as the others."""
     said = part(_ANNOTATION, part(10, b"end") + part(6, annotation.encode())) if annotation else b""
+    said += b"".join(_annotation(label, value) for label, value in (values or {}).items() if value is not None)
     event = number(_TYPE, kind) + (part(_NAME, name.encode()) if name else b"") + said
     return _packet(
         number(_TIMESTAMP, time), number(_SEQUENCE, thread + 1), number(_FLAGS, _NEEDS_STATE), part(_TRACK_EVENT, event)
     )
+
+
+def _annotation(label: str, value: Any) -> bytes:  # noqa: ANN401 - a number or a text
+    """Return what a viewer shows as a value of an event."""
+    match value:
+        case bool():
+            kept = number(2, value)
+        case int() if value < 0:
+            kept = number(4, value & (1 << 64) - 1)
+        case int():
+            kept = number(3 if value >> 63 else 4, value)
+        case float():
+            kept = varint(5 << 3 | 1) + struct.pack("<d", value)
+        case _:
+            kept = part(6, printable(str(value)).encode())
+    return part(_ANNOTATION, part(10, printable(label).encode()) + kept)
 
 
 def _rows(thread: int, events: Events, ends: "NDArray[np.uint32]") -> "NDArray[np.uint8]":

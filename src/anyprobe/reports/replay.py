@@ -1,14 +1,16 @@
 """Recorded calls line by line, as uftrace shows them: indented by their depth, with their durations."""
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from anyprobe.core.printable import printable
 from anyprobe.data.calls.matching import UNKNOWN
-from anyprobe.data.calls.recorded import Recording
+from anyprobe.data.calls.recording import Recording
 from anyprobe.data.calls.timeline import FAR, LOST, Calls, Gap
+from anyprobe.data.calls.values import Instant
 from anyprobe.reports.quantities import counted, duration
+from anyprobe.reports.trace import value
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,7 +22,9 @@ DEEPEST = 48
 """Calls that are shown further in than those around them; recursion may be endless."""
 
 
-def lines(recording: Recording, calls: Calls, gaps: Sequence[Gap], zero: int) -> Iterator[str]:
+def lines(
+    recording: Recording, calls: Calls, gaps: Sequence[Gap], zero: int, instants: Sequence[Instant] = ()
+) -> Iterator[str]:
     """Yield a line for each call that makes none of those that are shown, else one for its beginning and its end.
 
     ``zero``: the time from which times count.
@@ -28,13 +32,23 @@ def lines(recording: Recording, calls: Calls, gaps: Sequence[Gap], zero: int) ->
     if recording.overwritten:
         yield f"{0:12.6f} {'':>10} {'':>8} --- {counted(recording.overwritten, 'event')} overwritten before this ---"
     lost = [(each.time, _lost(each, recording.threads[each.thread].tid, zero)) for each in gaps]
-    for _, text in heapq.merge(lost, _events(recording, calls, zero), key=lambda each: each[0]):
+    between = [(each.time, _instant(each, recording.threads[each.thread].tid, zero)) for each in instants]
+    for _, text in heapq.merge(lost, _events(recording, calls, zero), between, key=lambda each: each[0]):
         yield text
 
 
 def _lost(gap: Gap, tid: int, zero: int) -> str:
     text = f"--- {counted(gap.events, 'event')} lost before this ---"
     return f"{(gap.time - zero) / 1e9:12.6f} {'':>10} {tid:>8} {text}"
+
+
+def _instant(instant: Instant, tid: int, zero: int) -> str:
+    shown = f"{printable(instant.name)}({_shown(instant.values)})"
+    return f"{(instant.time - zero) / 1e9:12.6f} {'':>10} {tid:>8} -- {shown}"
+
+
+def _shown(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{printable(label)}={value(each)}" for label, each in values.items())
 
 
 def _events(recording: Recording, calls: Calls, zero: int) -> Iterator[tuple[int, str]]:
@@ -53,6 +67,8 @@ def _events(recording: Recording, calls: Calls, zero: int) -> Iterator[tuple[int
     leaves = _leaves(calls.threads[whose], whose, is_end)
     columns = [each.tolist() for each in (calls.threads, calls.functions, calls.begins, calls.ends, calls.gone)]
     open_calls: dict[int, int] = {}
+    at_entry, at_return = recording.at_entry, recording.at_return
+    firsts, lasts = calls.first.tolist(), calls.last.tolist()
     for call, ends, leaf in zip(whose.tolist(), is_end.tolist(), leaves.tolist(), strict=True):
         if leaf and ends:
             continue  # it has been shown
@@ -64,13 +80,16 @@ def _events(recording: Recording, calls: Calls, zero: int) -> Iterator[tuple[int
             open_calls[thread] = depth + 1
         indent, name = "  " * min(depth, DEEPEST), names[function]
         took, note = _took(began, ended, gone)
+        given = _shown(at_entry.at(firsts[call] // 2)) if recording.has_values and firsts[call] % 2 else ""
+        results = _shown(at_return.at(lasts[call] // 2)) if recording.has_values and lasts[call] % 2 else ""
         if not ends:
-            time, text = began, f"{name}();" if leaf else f"{name}() {{"
+            time, text = began, f"{name}({given});" if leaf else f"{name}({given}) {{"
+            text += f"  {results}" if leaf and results else ""
             took, note = (took, note) if leaf or (ended == UNKNOWN and gone in {UNKNOWN, LOST}) else ("", "")
         elif gone == LOST:
             continue
         else:
-            time, text = ended if ended != UNKNOWN else gone, f"}} /* {name} */"
+            time, text = ended if ended != UNKNOWN else gone, f"}} /* {name} */" + (results and "  " + results)
         yield time, f"{(time - zero) / 1e9:12.6f} {took:>10} {tids[thread]:>8} {indent}{text}{note and '  ' + note}"
 
 

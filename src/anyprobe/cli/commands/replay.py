@@ -14,6 +14,11 @@ from anyprobe.cli.syntax import helping, options
     "--within", metavar="FUNCTION", help="Only calls of a function (* and ? may stand in it), and what it calls."
 )
 @click.option("--function", "only", metavar="FUNCTION", help="Only calls of these functions.")
+@click.option(
+    "--where",
+    metavar="EXPR",
+    help="Only calls for whose values ('record --with') this holds: \"size > 4096 and 'tmp' in path\".",
+)
 @click.option("--depth", type=options.Whole(1), metavar="N", help="Only calls in fewer than N others.")
 @click.option(
     "--tid", "tids", type=options.Whole(1), multiple=True, metavar="TID", help="Only of this thread; repeatable."
@@ -28,8 +33,8 @@ from anyprobe.cli.syntax import helping, options
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["perfetto", "speedscope"]),
-    help="A timeline for ui.perfetto.dev or speedscope.app.",
+    type=click.Choice(["perfetto", "speedscope", "arrow", "parquet"]),
+    help="A timeline for ui.perfetto.dev or speedscope.app, or a table with a row for each call.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document per line, for each call.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write there.")

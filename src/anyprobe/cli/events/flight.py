@@ -69,9 +69,9 @@ class Flight:
         finally:
             signal.signal(DUMP_SIGNAL, before)
 
-    def keep(self, events: Events, frame: bytes) -> None:
-        """Keep a line; ``let_go`` has the old ones go, when it is known whether a call among these events was slow."""
-        self._lines.append((int(events.times[-1]), len(events), frame))
+    def keep(self, until: int, count: int, frame: bytes) -> None:
+        """Keep a line; ``let_go`` has the old ones go, when it is known whether a call among its events was slow."""
+        self._lines.append((until, count, frame))
 
     def let_go(self) -> None:
         """Let the lines go whose events are too old: before the last seconds, and before those of a slow call."""

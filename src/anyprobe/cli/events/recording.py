@@ -1,31 +1,34 @@
 """What ``record`` does: an event for each end of each call, kept in an archive as it comes."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 from weakref import WeakKeyDictionary
 
 from anyprobe.binary.flow.exits import ExitKind
 from anyprobe.cli.events.threads import Threads
-from anyprobe.cli.handlers.records import MARGIN_NS, TIME, MonotonicTime
+from anyprobe.cli.handlers.records import TIME, MonotonicTime, Row, batches, rows_of
 from anyprobe.cli.measurement import keeping
-from anyprobe.cli.programs.targets import KERNEL, on_process, process_spec
+from anyprobe.cli.programs.targets import KERNEL, dropped, on_process, process_spec
 from anyprobe.cli.terminal import output
 from anyprobe.core.arrays import unique
-from anyprobe.core.errors import UsageError
 from anyprobe.data.archives.runs import Run, Writer
 from anyprobe.data.calls import recorded as calls
 from anyprobe.data.calls.recorded import END_BITS, Events
+from anyprobe.data.calls.values import Instant, Values, instants_line
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from anyprobe.cli.events.callvalues import CallValues
     from anyprobe.cli.events.flight import Flight
+    from anyprobe.cli.events.tracing import Trace
     from anyprobe.cli.programs.targets import AnySpec, Measured
     from anyprobe.data.snapshots.snapshot import Snapshot
     from anyprobe.probes.session import Session
+    from anyprobe.probes.specs.parts import Spec
 else:
     from anyprobe.core.later import np
 
@@ -68,7 +71,11 @@ class Recorder:
     quiet: bool = False
     flight: "Flight | None" = None
     """What keeps the last seconds in memory, instead of all events in the archive."""
+    values: "CallValues | None" = None
+    """What is kept with each call."""
     lost: int = 0
+    left_out: int = 0
+    """Values and instants that are lost."""
     count: int = 0
     _writer: Writer | None = None
     _sessions: "WeakKeyDictionary[Measured, _Process]" = field(default_factory=WeakKeyDictionary)
@@ -80,23 +87,41 @@ class Recorder:
     _all_threads: list[calls.Thread] = field(default_factory=list)
     _told: int = 0
     """How many of these it has."""
+    _has_labels: bool = False
+    _numbers: dict[tuple[int, int], int] = field(default_factory=dict)
+    """The number of each thread, by process and thread."""
+    _trace: "Trace | None" = None
+    """What has the records of instants."""
     _waiting: list[Events] = field(default_factory=list)
+    _values: list[tuple[str, Values]] = field(default_factory=list)
+    _instants: list[Instant] = field(default_factory=list)
+    _armed: int = 0
+    _begun: int = 0
+    """When the first probes were all there: what the kernel does before that is what anyprobe asks for."""
     _written: float = 0.0
 
     def arm(self, session: "Measured", specs: "Sequence[AnySpec]") -> None:
-        """Place what records calls in one session."""
+        """Place what records calls in one session, and what records instants: all that is no function of a program."""
+        wanted = [process_spec(each) for each in specs if session.pid != KERNEL and _is_function(process_spec(each))]
+        self._sessions.setdefault(session, _Process())
+        if wanted:
+            self._arm_calls(on_process(session), wanted)
+        others = [each for each in specs if each not in wanted]
+        if others:
+            from anyprobe.cli.events.tracing import Trace
+
+            self._trace = self._trace or Trace(quiet=True)
+            self._trace.arm(session, others)
+        self._armed = time.monotonic_ns()
+
+    def _arm_calls(self, process: "Session", wanted: "list[Spec]") -> None:
         from anyprobe.handlers.types.annotations import u64
         from anyprobe.handlers.x86.recorder import recorders
 
-        for each in specs:
-            if session.pid == KERNEL or each.name != "entry" or process_spec(each).is_marker:
-                raise UsageError(f"{each.text}: what is recorded are calls of functions in programs, as libc:malloc")
-
-        process = on_process(session)
-        self._sessions.setdefault(session, _Process())
-        self._threads.know(session.pid)
-        wanted = [process_spec(each) for each in specs]
+        self._threads.know(process.pid)
         process.handling.place_call(wanted, *recorders(self.ring_bytes), retval=u64)
+        if self.values is not None:
+            self.values.arm(process, wanted, self.ring_bytes)
         self._see_functions(process)
 
     def _see_functions(self, session: "Session") -> None:
@@ -128,13 +153,19 @@ class Recorder:
 
             self._writer = EXPORTER.writer(stream, self.run.info)
         own, now = own_time()
-        until = None if final else own - MARGIN_NS
-        found = [
-            part
-            for session in sessions
-            for name, _, batch in on_process(session).handling.records(final=final, until=until)
-            if name == RECORD and len(batch) and len(part := self._events(on_process(session), batch))
-        ]
+        self._begun = self._begun or self._armed
+        found = []
+        for session in sessions:
+            for name, form, batch in batches(session, None if final else (own, now)):
+                if not len(batch):
+                    continue
+                if self._trace is not None and self._trace.knows(session, name):
+                    instants = (self._instant(self._trace, row) for row in rows_of(session, name, form, batch))
+                    self._instants += [each for each in instants if each.time >= self._begun]
+                elif self.values is not None and self.values.has(name):
+                    self._take_values(on_process(session), name, batch)
+                elif name == RECORD and len(part := self._events(on_process(session), batch)):
+                    found.append(part)
         count = sum(map(len, found))
         if len(found) > 1:
             together = calls.joined(found)
@@ -143,7 +174,7 @@ class Recorder:
         self.count += count
         self._see_lost(sessions, now, final=final)
         wanted = final or (self.flight is not None and self.flight.asked)
-        is_much = sum(map(len, self._waiting)) >= LINE_EVENTS
+        is_much = sum(map(len, self._waiting)) + len(self._instants) >= LINE_EVENTS
         if wanted or is_much or time.monotonic() - self._written > LINE_SECONDS:
             self._write(final=final)
         return count
@@ -154,6 +185,23 @@ class Recorder:
 
     def _events(self, session: "Session", batch: Any) -> Events:  # noqa: ANN401 - records
         """Return records as events."""
+        known = self._sessions[session]
+        batch, functions, rows = self._known(session, batch)
+        frames = batch["frame"] & ~np.uint32(_ENDS)
+        what = functions | batch["frame"] & np.uint32(_ENDS)
+        events = Events(self._monotonic(batch), known.threads[rows], what, frames)
+        events, lost = _with_gaps(events, rows, batch["lost"], known.dropped)
+        known.placed += lost
+        return events
+
+    def _monotonic(self, batch: Any) -> "NDArray[np.int64]":  # noqa: ANN401 - records
+        times: NDArray[np.int64] = batch[TIME].astype(np.int64) + self._times.of(0)
+        return times
+
+    def _known(
+        self, session: "Session", batch: Any,  # noqa: ANN401 - records
+    ) -> "tuple[Any, NDArray[np.uint32], NDArray[np.int64]]":  # fmt: skip
+        """Return records of known functions, with the functions' numbers, times four, and the rows of threads."""
         known = self._sessions[session]
         places = np.searchsorted(known.addresses, batch["func"])
         if not _right(known.addresses, places, batch["func"]):
@@ -166,29 +214,54 @@ class Recorder:
         if not _right(known.tids, rows, tids):
             self._see_threads(session, tids)
             rows = np.searchsorted(known.tids, tids)
-        frames = batch["frame"] & ~np.uint32(_ENDS)
-        what = known.functions[places] << np.uint32(END_BITS) | batch["frame"] & np.uint32(_ENDS)
-        times = batch[TIME].astype(np.int64) + self._times.of(0)
-        events = Events(times, known.threads[rows], what, frames)
-        events, lost = _with_gaps(events, rows, batch["lost"], known.dropped)
-        known.placed += lost
-        return events
+        return batch, known.functions[places] << np.uint32(END_BITS), rows
+
+    def _take_values(self, session: "Session", name: str, batch: Any) -> None:  # noqa: ANN401 - records
+        """Take in what was kept with calls."""
+        assert self.values is not None
+        batch, functions, rows = self._known(session, batch)
+        threads = self._sessions[session].threads[rows]
+        for first in range(0, len(batch), LINE_EVENTS):
+            part = slice(first, first + LINE_EVENTS)
+            own = batch[part]
+            self._values.append(self.values.of(name, own, self._monotonic(own), threads[part], functions[part]))
+
+    def _instant(self, trace: "Trace", row: Row) -> Instant:
+        """Return a record of what is no call."""
+        found = trace.document_of(row)
+        pid, tid = int(found.pop("pid")), int(found.pop("tid"))
+        if (pid, tid) not in self._numbers:
+            self._number(pid, tid, row.fields.get("comm") or self._threads.name(pid, tid))
+        given = found.pop("args", {})
+        if not isinstance(given, dict):
+            given = {f"arg{at}": each for at, each in enumerate(given)}
+        moment, spec = int(found.pop("ts_ns")), str(found.pop("spec"))
+        return Instant(moment, self._numbers[pid, tid], spec, given | found)
+
+    def _number(self, pid: int, tid: int, name: str) -> int:
+        """Give a number to a thread."""
+        self._all_threads.append(calls.Thread(pid, tid, name))
+        self._numbers[pid, tid] = len(self._all_threads) - 1
+        return self._numbers[pid, tid]
 
     def _see_threads(self, session: "Session", tids: "NDArray[np.int32]") -> None:
         """Give numbers to threads that have not had an event yet."""
         known = self._sessions[session]
         for tid in sorted({*unique(tids).tolist()} - {*known.tids.tolist()}):
             pid = self._threads.process(session.pid, tid)
-            self._all_threads.append(calls.Thread(pid, tid, self._threads.name(pid, tid)))
+            number = self._number(pid, tid, self._threads.name(pid, tid))
             known.tids = np.append(known.tids, np.int32(tid))
-            known.threads = np.append(known.threads, np.uint32(len(self._all_threads) - 1))
+            known.threads = np.append(known.threads, np.uint32(number))
             known.dropped = np.append(known.dropped, -1)
         order = np.argsort(known.tids)
         known.tids, known.threads, known.dropped = known.tids[order], known.threads[order], known.dropped[order]
 
     def _see_lost(self, sessions: "Sequence[Measured]", now: int, *, final: bool) -> None:
         """Write down how many events have been lost since the last look."""
+        self._see_left_out(sessions, final=final)
         for session in sessions:
+            if session.pid == KERNEL:
+                continue
             process = on_process(session)
             lost = sum(process.handling.dropped().get(RECORD, {}).values())
             known = self._sessions.setdefault(session, _Process())
@@ -200,6 +273,17 @@ class Recorder:
                 known.lost = lost
             if final and known.lost > known.placed:
                 self._waiting.append(self._lost_at_last(process, now))
+
+    def _see_left_out(self, sessions: "Sequence[Measured]", *, final: bool) -> None:
+        """Count the values and instants that are lost; those of the kernel at the end."""
+        if self._trace is None and self.values is None:
+            return
+        looked_at = [each for each in sessions if final or each.pid != KERNEL]
+        lost = [item for each in looked_at for item in dropped(each).items()]
+        found = sum(sum(causes.values()) for name, causes in lost if name != RECORD)
+        if found > self.left_out:
+            self._put({"left_out": found - self.left_out})
+            self.left_out = found
 
     def _lost_at_last(self, session: "Session", now: int) -> Events:
         """Return the gaps after the last events of threads: of all where it is not known whose events are lost."""
@@ -229,13 +313,12 @@ class Recorder:
         if flight is None:
             for each in self._new_names():
                 self._put(each)
-        for first in range(0, len(waiting), LINE_EVENTS):
-            part = waiting.part(slice(first, first + LINE_EVENTS))
-            frame = self._writer.frame({"events": part.document()})
+        for until, count, line in self._lines(waiting):
+            frame = self._writer.frame(line)
             if flight is None:
                 self._writer.put_frame(frame)
             else:
-                flight.keep(part, frame)
+                flight.keep(until, count, frame)
         if flight is None:
             return
         jumping = {at for at, each in enumerate(self._functions) if each.jumps}
@@ -246,17 +329,34 @@ class Recorder:
             names = self._new_names(again=True)
             if self.lost:
                 names.append({"lost": {"pid": 0, "count": self.lost}})
+            if self.left_out:
+                names.append({"left_out": self.left_out})
             if final:
                 flight.write(self._writer, names)
             else:
                 flight.dump(self.run.info, names)
 
+    def _lines(self, waiting: Events) -> Iterator[tuple[int, int, dict[str, Any]]]:
+        """Yield what waits line by line: until when it was, how many events it has, and the line."""
+        values, self._values = self._values, []
+        instants, self._instants = self._instants, []
+        for end, each in values:
+            yield int(each.events.times[-1]), 0, {"values": {"at": end, **each.document()}}
+        if instants:
+            yield max(each.time for each in instants), len(instants), {"instants": instants_line(instants)}
+        for first in range(0, len(waiting), LINE_EVENTS):
+            part = waiting.part(slice(first, first + LINE_EVENTS))
+            yield int(part.times[-1]), len(part), {"events": part.document()}
+
     def _new_names(self, *, again: bool = False) -> list[dict[str, Any]]:
         """Return the lines with the names that were not written yet; ``again``: with all of them."""
         functions, threads = list(self._functions)[self._named :], self._all_threads[0 if again else self._told :]
         self._named, self._told = len(self._functions), len(self._all_threads)
+        labels = self.values is not None and (again or not self._has_labels)
+        self._has_labels = True
         lines = ({"functions": [list(each) for each in functions]}, {"threads": [list(each) for each in threads]})
-        return [each for each in lines if any(each.values())]
+        found = [each for each in lines if any(each.values())]
+        return [{"with": self.values.labels}, *found] if labels and self.values is not None else found
 
     def report(self, snapshots: "Sequence[Snapshot]") -> None:
         """Say what is not in the recording; ``snapshots``: how often the probes were hit."""
@@ -272,6 +372,13 @@ class Recorder:
             output.warn(f"{missed:,} events are missing: nothing could be recorded there; 'anyprobe show' has where")
         if self.lost:
             output.warn(f"{self.lost:,} events are lost: they came faster than they could be kept")
+        if self.left_out:
+            output.warn(f"{self.left_out:,} values and instants are lost: they came faster than they could be kept")
+
+
+def _is_function(spec: "Spec") -> bool:
+    """Return whether what a spec means has calls."""
+    return spec.name == "entry" and not spec.is_marker
 
 
 def _with_gaps(

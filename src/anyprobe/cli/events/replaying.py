@@ -1,7 +1,9 @@
 """What ``replay`` does: recorded calls are read, chosen, and shown."""
 
 import fnmatch
-from collections.abc import Iterator
+import heapq
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -10,9 +12,12 @@ import click
 from anyprobe.cli.terminal import output, streams
 from anyprobe.core.arrays import unique
 from anyprobe.data.calls import timeline
+from anyprobe.data.calls.conditions import condition
 from anyprobe.data.calls.matching import UNKNOWN
-from anyprobe.data.calls.recorded import Recording, chosen_of
+from anyprobe.data.calls.recorded import chosen_of
+from anyprobe.data.calls.recording import Recording
 from anyprobe.data.calls.timeline import Calls
+from anyprobe.data.calls.values import Instant
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,6 +38,8 @@ class Wanted:
     tids: tuple[int, ...] = ()
     span: tuple[float, float] | None = None
     """Nanoseconds from the first event on."""
+    where: str | None = None
+    """A condition on the values that were recorded with calls."""
     form: str | None = None
     as_json: bool = False
     output: str | None = None
@@ -48,7 +55,7 @@ def replay(path: str, wanted: Wanted) -> int:
             if wanted.form == "perfetto":
                 from anyprobe.exporters import perfetto
 
-                perfetto.write(recording, stream)
+                perfetto.write(path, recording, stream)
             else:
                 _show(recording, wanted, stream)
     except OSError as error:
@@ -61,22 +68,46 @@ def replay(path: str, wanted: Wanted) -> int:
 
 def _show(recording: Recording, wanted: Wanted, stream: TextIO) -> None:
     calls, gaps = timeline.read(recording)
-    zero = calls.zero
+    zero = calls.zero or next((each.time for each in recording.instants), 0)
     calls = chosen(recording, calls, wanted)
     if wanted.form == "speedscope":
         from anyprobe.exporters import evented
 
         evented.write(recording, calls, gaps, stream)
         return
+    if wanted.form in {"arrow", "parquet"}:
+        from anyprobe.exporters import columns
+
+        columns.write(recording, calls, wanted.form, stream)
+        return
+    instants = _instants(recording, wanted, zero)
     if wanted.as_json:
-        for each in _documents(recording, calls):
+        documents = heapq.merge(
+            _documents(recording, calls),
+            _instant_documents(recording, instants),
+            key=lambda each: each["ts_ns"] if each["ts_ns"] is not None else each["returned_ns"],
+        )
+        for each in documents:
             output.write_json(each, stream, one_line=True)
         return
     from anyprobe.reports import replay as report
 
     stream.write(report.HEADING + "\n")
-    stream.writelines(line + "\n" for line in report.lines(recording, calls, gaps, zero))
+    stream.writelines(line + "\n" for line in report.lines(recording, calls, gaps, zero, instants))
     stream.flush()
+
+
+def _instants(recording: Recording, wanted: Wanted, zero: int) -> list[Instant]:
+    """Return the instants that are wanted: none where calls are chosen by what they are."""
+    if wanted.within or wanted.only or wanted.slower is not None or wanted.depth or wanted.where:
+        return []
+    since, until = (-math.inf, math.inf) if wanted.span is None else (zero + each for each in wanted.span)
+    tids = [each.tid for each in recording.threads]
+    return [
+        each
+        for each in recording.instants
+        if since <= each.time <= until and (not wanted.tids or tids[each.thread] in wanted.tids)
+    ]
 
 
 def chosen(recording: Recording, calls: Calls, wanted: Wanted) -> Calls:
@@ -91,6 +122,9 @@ def chosen(recording: Recording, calls: Calls, wanted: Wanted) -> Calls:
         if not own:
             raise click.UsageError(f"--tid: no recorded thread is {wanted.tids[0]}")
         take &= chosen_of(calls.threads, own)
+    if wanted.where is not None:
+        holds = condition(wanted.where, (*recording.at_entry.labels, *recording.at_return.labels))
+        take &= np.array([bool(holds(each)) for each in timeline.values_of(recording, calls) or ()], np.bool_)
     if wanted.slower is not None:
         take &= calls.durations > wanted.slower
     if wanted.span is not None:
@@ -131,7 +165,9 @@ def _functions(recording: Recording, option: str, pattern: str) -> list[int]:
 def _documents(recording: Recording, calls: Calls) -> Iterator[dict[str, Any]]:
     """Yield the document of each call."""
     columns = (calls.threads, calls.functions, calls.begins, calls.ends, calls.gone, calls.depths)
-    for thread, function, began, ended, gone, depth in zip(*(each.tolist() for each in columns), strict=True):
+    values = timeline.values_of(recording, calls)
+    rows = zip(*(each.tolist() for each in columns), strict=True)
+    for row, (thread, function, began, ended, gone, depth) in enumerate(rows):
         pid, tid, _ = recording.threads[thread]
         known = UNKNOWN not in {began, ended}
         document = {
@@ -147,7 +183,16 @@ def _documents(recording: Recording, calls: Calls) -> Iterator[dict[str, Any]]:
             document["returned_ns"] = ended
         elif ended == UNKNOWN:
             document["gone_by_ns"] = gone if gone > 0 else None
+        if values is not None:
+            document["values"] = values[row]
         yield document
+
+
+def _instant_documents(recording: Recording, instants: Sequence[Instant]) -> Iterator[dict[str, Any]]:
+    """Yield the document of each instant."""
+    for each in instants:
+        pid, tid, _ = recording.threads[each.thread]
+        yield {"ts_ns": each.time, "pid": pid, "tid": tid, "instant": each.name, "values": dict(each.values)}
 
 
 def _warn(recording: Recording) -> None:
@@ -157,6 +202,8 @@ def _warn(recording: Recording) -> None:
         output.warn(f"{recording.overwritten:,} events before the first one were overwritten, as --last asks for")
     if lost:
         output.warn(f"{lost:,} events are lost: calls with an end among them are shown as calls without it")
+    if recording.left_out:
+        output.warn(f"{recording.left_out:,} values and instants are lost: calls are shown without theirs")
     if recording.damage:
         output.warn(f"{recording.path} is damaged ({recording.damage}); shown is what came before")
     elif not recording.ended:

@@ -211,7 +211,20 @@ class Trace:
             output.warn(f"{dropped:,} hits have no line: they came faster than they could be shown")
             self._dropped = dropped
 
+    def knows(self, session: "Measured", name: str) -> bool:
+        """Return whether records of a name are those of this trace."""
+        return name in self._traced.get(session, ())
+
+    def document_of(self, row: Row) -> dict[str, Any]:
+        """Return the document of one of its records."""
+        return self._document(row, self._traced[row.session][row.name])
+
     def _as_json(self, row: Row, traced: Traced) -> str:
+        from anyprobe.exporters.json_document import json_text
+
+        return json_text(self._document(row, traced))
+
+    def _document(self, row: Row, traced: Traced) -> dict[str, Any]:
         values = _values(row, traced)
         document: dict[str, Any] = {
             "ts_ns": self._times.of(row.fields[TIME]),
@@ -226,13 +239,10 @@ class Trace:
         if traced.place.returns:
             document["retval"] = values.get("result")
         hidden = self._without_meaning(values, traced)
-        document |= {
+        return document | {
             each.label: None if index in hidden else values[f"printed{index}"]
             for index, each in enumerate(self.printed)
         }
-        from anyprobe.exporters.json_document import json_text
-
-        return json_text(document)
 
     def _as_text(self, row: Row, traced: Traced) -> str:
         from anyprobe.reports.trace import Hit, line

@@ -56,16 +56,16 @@ def rows(sessions: "Iterable[Measured]", *, final: bool = False) -> Iterator[Row
 
     until = None if final else own_time()
     streams = [
-        _of_one(session, name, form, batch)
+        rows_of(session, name, form, batch)
         for session in sessions
         if not session.has_listeners  # which read the records
-        for name, form, batch in _batches(session, until)
+        for name, form, batch in batches(session, until)
         if len(batch)
     ]
     return heapq.merge(*streams, key=lambda row: row.fields[TIME])
 
 
-def _batches(session: "Measured", now: tuple[int, int] | None) -> "Iterable[tuple[str, str, Batch]]":
+def batches(session: "Measured", now: tuple[int, int] | None) -> "Iterable[tuple[str, str, Batch]]":
     """Return what was emitted in a session since the last time, by records.
 
     ``now``: the time of programs' records and the kernel's, whose very latest are left; ``None`` at the end.
@@ -76,12 +76,12 @@ def _batches(session: "Measured", now: tuple[int, int] | None) -> "Iterable[tupl
     return on_process(session).handling.records(final=now is None, until=own)
 
 
-def _of_one(session: "Measured", name: str, form: str, batch: "Batch") -> Iterator[Row]:
+def rows_of(session: "Measured", name: str, form: str, batch: "Batch") -> Iterator[Row]:
     """Yield the records of one batch; the kernel's times become those that programs read."""
-    from anyprobe.data.aggregates.records import rows as rows_of
+    from anyprobe.data.aggregates import records
 
     offset = _clocks_differ_by() if session.pid == KERNEL else 0
-    for fields in rows_of(batch):
+    for fields in records.rows(batch):
         if offset:
             fields[TIME] -= offset
         yield Row(session, name, form, fields)

@@ -24,8 +24,8 @@ from anyprobe.data.snapshots.snapshot import FunctionTiming, Snapshot
 
 FORMAT, VERSION = "anyprobe-archive", 1
 """A version is increased by what readers of the one before would misunderstand, which new fields are not."""
-EVENTS = b'{"events":'
-"""What lines begin with that have recorded calls: they are read by ``data/calls/recorded.py``."""
+EVENTS = (b'{"events":', b'{"values":', b'{"instants":')
+"""What lines begin with that have recorded calls: they are read by ``data/calls/recording.py``."""
 RANKS = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
@@ -237,8 +237,8 @@ def _run_of(path: str, lines: Iterator[bytes]) -> Run:
                     run = replace(run, builds=value_of(_BUILDS, value["builds"]))
                 case "records":
                     run = replace(run, records=_with_more(run.records, value_of(_RECORDS, value)))
-                case "threads" | "functions" | "lost":
-                    has_calls = True  # which ``data/calls/recorded.py`` reads
+                case "threads" | "functions" | "lost" | "with" | "left_out":
+                    has_calls = True  # which ``data/calls/recording.py`` reads
                 case _:
                     unknown.add(str(name)[:80])
     warnings = []

@@ -6,15 +6,10 @@ lowest bytes, then the next ones), each number as the difference from the one be
 repeats compresses well. In a line of JSON they are base64.
 """
 
-import binascii
-import io
-import json
 from base64 import b64decode, b64encode
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
-
-from anyprobe.core.errors import UsageError
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -139,79 +134,3 @@ def _unpacked(packed: Any, count: int, kind: Any) -> "NDArray[Any]":  # noqa: AN
         raise ValueError("a column of events of another length")
     plain = np.ascontiguousarray(raw.reshape(width, -1).T).view(f"<u{width}").reshape(-1)
     return plain.astype(kind)
-
-
-@dataclass(slots=True)
-class Recording:
-    """What is known of recorded calls besides the events; it grows as their file is read."""
-
-    path: str
-    threads: list[Thread] = field(default_factory=list)
-    functions: list[Function] = field(default_factory=list)
-    jumping: set[int] = field(default_factory=set)
-    """The numbers of those that may end by a jump to another one."""
-    lost: list[Lost] = field(default_factory=list)
-    ended: bool = False
-    """Whether the file has its end."""
-    damage: str = ""
-    """Why nothing more could be read, if that was before its end."""
-
-    @property
-    def overwritten(self) -> int:
-        """How many events there were before the first one."""
-        return sum(each.events for each in self.lost if each.overwritten)
-
-    def events(self) -> Iterator[Events]:
-        """Yield the events line by line; what they are of is known by then.
-
-        Raises:
-            UsageError: it is no recording.
-            OSError: the file cannot be read.
-        """
-        from zstandard import ZstdDecompressor, ZstdError
-
-        found = False
-        with open(self.path, "rb") as file:
-            reader = io.BufferedReader(ZstdDecompressor().stream_reader(file, read_across_frames=True))
-            try:
-                for line in _lines(reader):
-                    events = self._see(json.loads(line))
-                    found = True
-                    if events is not None:
-                        yield events
-            except (ZstdError, ValueError, KeyError, TypeError, RecursionError, MemoryError, binascii.Error) as error:
-                if not found:
-                    raise UsageError(f"{self.path} is no archive of anyprobe: anyprobe record -o RUN.aprobe") from None
-                self.damage = f"{type(error).__name__}: {error}".splitlines()[0][:120]
-
-    def _see(self, document: Any) -> Events | None:  # noqa: ANN401 - from a file
-        """Take one line in; return the events that it has."""
-        for name, value in document.items():
-            match name:
-                case "threads":
-                    self.threads += [Thread(int(pid), int(tid), str(called)) for pid, tid, called in value]
-                case "functions":
-                    for module, called, jumps in value:
-                        self.jumping |= {len(self.functions)} if jumps else set()
-                        self.functions.append(Function(str(module), str(called), bool(jumps)))
-                case "lost":
-                    self.lost.append(Lost(int(value["pid"]), int(value["count"]), bool(value.get("overwritten"))))
-                case "end":
-                    self.ended = True
-                case "events":
-                    events = Events.of(value)
-                    if len(events) and (
-                        int(events.threads.max()) >= len(self.threads)
-                        or int(events.what[events.what & 3 != GAP].max(initial=0)) >> END_BITS >= len(self.functions)
-                    ):
-                        raise ValueError("events of a thread or function that was not named")
-                    return events
-        return None
-
-
-def _lines(reader: IO[bytes]) -> Iterator[bytes]:
-    """Yield the whole lines of a file."""
-    from anyprobe.data.archives.runs import LONGEST_LINE
-
-    while (line := reader.readline(LONGEST_LINE)).endswith(b"\n"):
-        yield line

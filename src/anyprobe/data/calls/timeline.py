@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anyprobe.core.arrays import unique
 from anyprobe.data.calls.matching import UNKNOWN, Matcher
-from anyprobe.data.calls.recorded import END_BITS, ENTRY, GAP, Recording, chosen_of, joined
+from anyprobe.data.calls.recorded import END_BITS, ENTRY, GAP, chosen_of
+from anyprobe.data.calls.recording import Recording
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,6 +60,17 @@ class Calls:
         return np.where(known, self.ends - self.begins, UNKNOWN)
 
 
+def values_of(recording: Recording, calls: Calls) -> list[dict[str, Any]] | None:
+    """Return the values that each call was recorded with, by label; None where none were asked for."""
+    if not recording.has_values:
+        return None
+    found = []
+    for first, last in zip(calls.first.tolist(), calls.last.tolist(), strict=True):
+        values = recording.at_entry.at(first // 2) if first % 2 else {}
+        found.append(values | recording.at_return.at(last // 2) if last % 2 else values)
+    return found
+
+
 class Gap(NamedTuple):
     """Events of a thread that are lost: before which time, and how many."""
 
@@ -70,7 +82,7 @@ class Gap(NamedTuple):
 def read(recording: Recording) -> tuple[Calls, list[Gap]]:
     """Return all calls of a recording, and where events are lost."""
     gaps: list[Gap] = []
-    events = joined(list(recording.events()))
+    events = recording.whole()
     order = np.argsort(events.threads, kind="stable")
     bounds = np.flatnonzero(np.diff(events.threads[order])) + 1
     found = []

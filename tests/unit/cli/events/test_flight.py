@@ -26,7 +26,7 @@ def came(flight, *events):
         np.array([5 << END_BITS | each for each in what], np.uint32),
         np.full(count, 512, np.uint32),
     )
-    flight.keep(line, str(times[0]).encode())
+    flight.keep(int(line.times[-1]), len(line), str(times[0]).encode())
     is_due = flight.is_due(line, set())
     flight.let_go()
     return is_due

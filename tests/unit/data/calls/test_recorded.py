@@ -7,7 +7,8 @@ import pytest
 
 from anyprobe.core.errors import UsageError
 from anyprobe.data.archives import runs
-from anyprobe.data.calls.recorded import Events, Recording, Thread
+from anyprobe.data.calls.recorded import Events, Thread
+from anyprobe.data.calls.recording import Recording
 
 
 def events(count, seed=1):
