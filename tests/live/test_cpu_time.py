@@ -165,9 +165,8 @@ def test_a_program_that_filters_its_system_calls_has_times_and_nothing_of_proces
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (("--self",), "without --self"),
-        (("--by", "tid"), "without --self"),
-        (("--when", "arg0 > 1"), "without --self"),
+        (("--self", "--clock", "tsc"), "is --clock cpu, not tsc"),
+        (("--when", "arg0 > 1"), "without --when"),
         (("kernel::vfs_read",), "times on processors"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -68,6 +69,29 @@ def test_self_times_and_trees_are_of_it_too(tmp_path, program, options):
     assert step["self_ns"] >= 0.8 * truth  # the rest is the kernel's part of sleeping
     assert work["self_ns"] <= 0.02 * truth
     assert abs(sum(each["self_ns"] for each in (waits, work, step)) - waits["sum_ns"]) <= 3
+
+
+@pytest.mark.usefixtures("busy_machine")
+def test_what_functions_have_off_processors_is_what_their_threads_had(tmp_path):
+    """By the program's own clocks at both ends of what it calls, asleep and ready on a busy machine; cpu by schedstat."""
+    results = tmp_path / "results.json"
+    names = ("half", "sleeps", "burns", "warms")
+    run = command("time", "--cpu", "--tree", *names, "--json", "-o", results, "--", build("halves.c", "-pthread"))
+    own = {name: int(value) for name, value in re.findall(r"(\w+) (\d+)", run.stdout)}
+    document = json.loads(results.read_text())
+    found = {each["function"]: each for each in document["functions"]}
+    off = {name: found[name]["self_off_ns"] for name in names[:3]}
+    assert found["half"]["sum_ns"] == pytest.approx(own["schedstat"], rel=0.02)
+    assert off["sleeps"] == pytest.approx(own["sleeps"], rel=0.02)
+    assert off["burns"] == pytest.approx(own["burns"], rel=0.02, abs=5_000_000)
+    assert sum(off.values()) == pytest.approx(own["off"], rel=0.02)
+    (half,) = (each for each in document["tree"] if each["function"] == "half")
+    assert half["off_ns"] == pytest.approx(sum(off.values()), abs=3)
+    assert {each["function"]: each["off_ns"] for each in half["calls"]} == {
+        name: pytest.approx(off[name], abs=1) for name in ("sleeps", "burns")
+    }
+    table = command("time", "--clock", "cpu", "--self", *names, "--", build("halves.c", "-pthread")).stderr
+    assert next(line for line in table.splitlines() if "calls" in line and "self" in line).count("self off") == 1
 
 
 def perf_pages(pid):

@@ -422,7 +422,9 @@ def _timing(
         exit_kind=exit_kind,
         places=places,
         left=record.left,
-        nested=NestedTiming.of(record, ns_per_tick) if bank.layout.nested else None,
+        nested=NestedTiming.of(record, ns_per_tick, on_processors=bank.layout.on_processors)
+        if bank.layout.nested
+        else None,
         taken=taken,
     )
 

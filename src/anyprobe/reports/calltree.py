@@ -20,6 +20,8 @@ from anyprobe.reports.timings import IN_NO_ROW, marked, print_mark, print_rest, 
 
 _LEAST_ROOM = 8
 """Columns that a name in the tree gets, however deep it is."""
+_OFF = ("off", "self off")
+"""Columns of trees whose times are those on processors."""
 _LEAST_SHARE = 0.001
 """Branches with a smaller share of the whole are left out, unless all are wanted."""
 
@@ -35,7 +37,8 @@ def print_branches(snapshot: Snapshot, console: Console, top: int = 0) -> None:
     """Print the tree alone, the longest calls first; ``top`` 0 shows all branches."""
     roots = [folded(node) for node in snapshot.tree]
     least = _LEAST_SHARE * sum(map(time_of, roots)) if top else 0.0
-    table, step, partial = _table(), snapshot.clock_step_ns, snapshot.partly_timed
+    off = any(each.self_off_ns is not None for each in roots)
+    table, step, partial = _table(*(_OFF if off else ())), snapshot.clock_step_ns, snapshot.partly_timed
     lines = list(branches(roots))
     shown = [line for line in lines if time_of(line[-1]) >= least]
     left_out = len(lines) - len(shown)
@@ -44,6 +47,8 @@ def print_branches(snapshot: Snapshot, console: Console, top: int = 0) -> None:
     for (prefix, below, node), count in zip(shown, counts, strict=True):
         own = duration(max(node.self_ns, 0.0), step) if node.count or node.self_ns else "-"
         times = [duration(node.sum_ns, step) if node.count or node.sum_ns else "-", own]
+        if off:
+            times += [duration(max(each, 0.0)) for each in (node.off_ns, node.self_off_ns or 0.0)]
         name = Branch(prefix, below, printable(node.function))
         table.add_row(count, *times, name, escape(node.shown_module))
     _print_whole(table, snapshot, console, whole=all(complete))
@@ -56,7 +61,7 @@ def _print_whole(table: Table, snapshot: Snapshot, console: Console, *, whole: b
     """Print a table and what marks mean; ``whole``: no row has the one of calls that were not timed."""
     rest = rest_of(snapshot)
     if rest:
-        table.add_row("-", "-", rest, IN_NO_ROW, "")
+        table.add_row("-", "-", rest, *(["-"] * (len(table.columns) - 5)), IN_NO_ROW, "")
     console.print()
     console.print(table)
     print_mark(whole, console)
@@ -94,9 +99,9 @@ def _print_end(snapshot: Snapshot, console: Console) -> None:
     print_refusals(snapshot, console)
 
 
-def _table() -> Table:
+def _table(*more: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("calls", "total", "self"):
+    for name in ("calls", "total", "self", *more):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("function", overflow="fold", style="cyan")
     table.add_column("module", no_wrap=True)

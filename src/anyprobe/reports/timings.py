@@ -33,6 +33,11 @@ _DURATIONS: dict[str, Callable[[FunctionTiming, float], str]] = {
         if timing.nested
         else "-"
     ),
+    "self off": lambda timing, _: (
+        duration(max(timing.nested.self_off_ns, 0.0))  # the clock's step is that of times on processors
+        if timing.nested and timing.nested.self_off_ns is not None
+        else "-"
+    ),
     "± self": lambda timing, step: (
         _error(timing.nested.self_ns, _self_error(timing), step, is_marked=_is_mostly_taken(timing))
         if timing.nested
@@ -64,6 +69,7 @@ def times_of(timings: Sequence[FunctionTiming], step: float) -> dict[str, list[s
         for name, text in _DURATIONS.items()
         if ("self" not in name or any(timing.nested for timing in timings))
         and (name not in {"cpu", "off"} or any(timing.cpu for timing in timings))
+        and (name != "self off" or any(each.nested and each.nested.self_off_ns is not None for each in timings))
     }
     return {name: cells for name, cells in found.items() if "±" not in name or any(each.strip("-") for each in cells)}
 

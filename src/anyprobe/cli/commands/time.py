@@ -85,12 +85,15 @@ def command(
             raise click.UsageError(f"--when times calls by handlers, which do not tell {what} apart as --by does")
         targets.check_pending(target, pending)
     if cpu:
-        if when is not None or settings["self_time"] or settings["tree"] or settings["by"] is not None:
-            raise click.UsageError(
-                "--cpu is of all calls of a function together, without --self, --tree, --by and --when; "
-                "--clock cpu goes with the first three"
-            )
-        targets.check_pending(target, pending)
+        if when is not None:
+            raise click.UsageError("--cpu is of all calls of a function, without --when")
+        if settings["self_time"] or settings["tree"] or settings["by"] is not None:  # which handlers do not know
+            if settings["clock"] not in {None, "auto", "cpu"}:
+                raise click.UsageError(f"--cpu with --self, --tree and --by is --clock cpu, not {settings['clock']}")
+            settings |= {"clock": "cpu", "self_time": True}
+            cpu = False
+        else:
+            targets.check_pending(target, pending)
     render = renderer(by=settings["by"], tree=settings["tree"])
     if settings["by"] == _CALLER:
         settings |= {"by": None, "tree": True}

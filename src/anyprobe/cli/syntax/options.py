@@ -283,7 +283,8 @@ self_time = click.option(
 cpu = click.option(
     "--cpu",
     is_flag=True,
-    help="Show how much of the time calls were on a processor, and how much not: asleep, or waiting for one.",
+    help="Show how much of the time calls were on a processor, and how much not: asleep, or waiting for one. With "
+    "--self, --tree or --by this is --clock cpu, and what functions had off processors besides.",
 )
 tree = click.option(
     "--tree",

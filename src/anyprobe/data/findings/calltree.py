@@ -26,11 +26,18 @@ class CallNode:
     self_ns: float = 0.0
     calls: "tuple[CallNode, ...]" = ()
     """What they called, of functions that are timed, the longest first."""
+    self_off_ns: float | None = None
+    """How long threads were not on processors in the function itself, where times are those on processors."""
 
     @property
     def shown_module(self) -> str:
         """The module's name as a spec may have it."""
         return shown_module(self.module) if self.module else ""
+
+    @property
+    def off_ns(self) -> float:
+        """How long threads were not on processors in the function and in what it called."""
+        return (self.self_off_ns or 0.0) + sum(each.off_ns for each in self.calls)
 
     def as_json(self, partial: "AbstractSet[tuple[str, str]]" = NONE) -> dict[str, Any]:
         """Return the JSON object; ``partial``: the functions of which not all calls were timed, with their modules."""
@@ -68,8 +75,14 @@ def folded(node: CallNode) -> CallNode:
         node,
         count=node.count + sum(each.count for each in own),
         self_ns=node.self_ns + sum(each.self_ns for each in own),
+        self_off_ns=_off_of((node, *own)),
         calls=merged(others, *(each.calls for each in own)),
     )
+
+
+def _off_of(nodes: Iterable[CallNode]) -> float | None:
+    known = [node.self_off_ns for node in nodes if node.self_off_ns is not None]
+    return sum(known) if known else None
 
 
 def merged(*forests: Iterable[CallNode]) -> tuple[CallNode, ...]:
@@ -83,6 +96,7 @@ def merged(*forests: Iterable[CallNode]) -> tuple[CallNode, ...]:
             count=sum(node.count for node in nodes),
             sum_ns=sum(node.sum_ns for node in nodes),
             self_ns=sum(node.self_ns for node in nodes),
+            self_off_ns=_off_of(nodes),
             calls=merged(*(node.calls for node in nodes)),
         )
         for nodes in same.values()
@@ -100,6 +114,7 @@ def since(after: Iterable[CallNode], before: Iterable[CallNode]) -> tuple[CallNo
             count=node.count - then.count,
             sum_ns=node.sum_ns - then.sum_ns,
             self_ns=node.self_ns - then.self_ns,
+            self_off_ns=None if node.self_off_ns is None else node.self_off_ns - (then.self_off_ns or 0.0),
             calls=since(node.calls, then.calls),
         )
         if more.count or more.calls:

@@ -32,7 +32,22 @@ _TIMES = (
     member("sum_ns", WHOLE, of=lambda each: round(each.sum_ns)),
     member("self_ns", INTEGER, of=lambda each: round(each.self_ns)),
 )
-NODE = Members(member("module", TEXT), member("function", TEXT), *_TIMES)
+
+
+def _off(name: str, where: str) -> Member:
+    return member(
+        name, INTEGER, f"with --clock cpu: how long threads were on no processor {where}",
+        lambda node: round(getattr(node, name)), when=lambda node: node.self_off_ns is not None,
+    )  # fmt: skip
+
+
+NODE = Members(
+    member("module", TEXT),
+    member("function", TEXT),
+    *_TIMES,
+    _off("off_ns", "in the function and what it called"),
+    _off("self_off_ns", "in the function itself"),
+)
 CALLS = Members(
     member("caller", maybe(TEXT), "null where no timed function was", lambda each: each.caller or None),
     member("caller_module", maybe(TEXT), of=lambda each: each.caller_module or None),

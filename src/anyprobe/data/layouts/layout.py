@@ -187,14 +187,17 @@ RECORD_COST = 120
 RECORD_REPLACED = 128
 """Timing record: not 0 if return addresses of calls are replaced."""
 RECORD_UNMATCHED = 136
-RECORD_BUCKETS = 152
+RECORD_OFF = 152
+"""Timing record of nested calls, where times are those on processors: ticks in the function itself that were not."""
+RECORD_BUCKETS = 160
 """Timing record: the histogram's first ``NEAR_BUCKETS``, 32 bits each, up to 2**31 calls: records of many functions are
 to lie on few pages, as processors know the addresses of some dozens. Longer calls, and more of them, are counted in the
 record's *far* buckets."""
 NODES = 4096
 """Nodes of a call tree: a power of two, and less than ``NO_CALLER``."""
-NODE_BYTES, NODE_COUNT, NODE_SUM, NODE_SELF = 32, 0, 8, 16
-"""What a block has of each node: calls, their ticks, and those in the function itself. Node 0: what is in no other."""
+NODE_BYTES, NODE_COUNT, NODE_SUM, NODE_SELF, NODE_OFF = 32, 0, 8, 16, 24
+"""What a block has of each node: calls, their ticks, those in the function itself, and ``RECORD_OFF`` of these. Node 0:
+what is in no other."""
 NO_CALLER, UNSURE_CALLER = 0xFFFF, 0xFFFE
 """What a node's key has in place of its caller's node: no timed function called it; it is not known which did."""
 STACK_SHIFT = 23

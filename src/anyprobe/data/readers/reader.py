@@ -59,6 +59,8 @@ class RecordValues:
     """How many these are."""
     made: int = 0
     """How many calls that are timed those of the function have made, where calls are nested."""
+    off: int = 0
+    """Ticks of ``own`` calls in which threads were not on processors, where times are those on processors."""
 
 
 _NOTHING = RecordValues(0, 0, 0, 0, 0, 0, 0, ())
@@ -399,6 +401,7 @@ class BankReader:
             left=words.get(at.RECORD_LEFT // 8, 0),
             cost=_signed(words.get(at.RECORD_COST // 8, 0)),
             made=words.get(at.RECORD_MADE // 8, 0),
+            off=_signed(words.get(at.RECORD_OFF // 8, 0)),
             inner_count=words.get(at.RECORD_INNER_COUNT // 8, 0),
             inner_cost=_signed(words.get(at.RECORD_INNER_COST // 8, 0)),
             buckets=buckets,
@@ -415,16 +418,17 @@ class BankReader:
         known, paged = words[:, 1] >> np.uint64(32) != 0, words[:, 0] & np.uint64(PAGE - 1) == 0
         return int((known & ~paged).sum())
 
-    def tree(self, whose: Whose = "all") -> dict[int, tuple[int, int, int, int]]:
-        """Return of each node of the call tree its key, calls, their ticks and those of the functions themselves."""
+    def tree(self, whose: Whose = "all") -> dict[int, tuple[int, int, int, int, int]]:
+        """Return of each node of the call tree its key, calls, their ticks, and what functions had on and off."""
         layout = self._layout
         start = layout.nodes_offset // 8
         keys = self._region[start : start + layout.nodes]
         rows = self._columns(layout.tree_offset, layout.nodes * at.NODE_BYTES, whose)
         sums = rows.sum(axis=0, dtype=np.uint64).view(np.int64).reshape(layout.nodes, at.NODE_BYTES // 8)
         used = np.flatnonzero(sums.any(axis=1) | (keys != 0)).tolist()
-        counts, all_of, own = (sums[:, field // 8].tolist() for field in (at.NODE_COUNT, at.NODE_SUM, at.NODE_SELF))
-        return {node: (int(keys[node]), counts[node], all_of[node], own[node]) for node in used}
+        fields = at.NODE_COUNT, at.NODE_SUM, at.NODE_SELF, at.NODE_OFF
+        counts, all_of, own, off = (sums[:, field // 8].tolist() for field in fields)
+        return {node: (int(keys[node]), counts[node], all_of[node], own[node], off[node]) for node in used}
 
     def in_flight(self, whose: Whose = "all") -> Counter[int]:
         """Return how many instances are on the threads' stacks, by record offset; leftovers of longjmp included."""

@@ -143,6 +143,11 @@ FUNCTION = Members(
         "the time of calls that no timed function made, without what they waited for while the thread was on other "
         "stacks; in all, with in_no_row, as much as self_ns",
     ),
+    member(
+        "self_off_ns", INTEGER, "with --clock cpu and --self: how long threads were on no processor in it itself",
+        lambda timing: round(timing.nested.self_off_ns),
+        when=lambda timing: timing.nested and timing.nested.self_off_ns is not None,
+    ),
     _of_cpu("cpu_ns", "cpu_ns", "with --cpu: how long the calls were on processors"),
     _of_cpu("off_ns", "off_ns", "with --cpu: the rest of their time"),
     _of_cpu("cpu_error_ns", "error_ns", "with --cpu: how far both may be off together"),

@@ -18,12 +18,14 @@ class NestedTiming:
     root_ns: float = 0.0
     """The time of calls that no timed function made, without what they waited for while the thread was on other stacks.
     Its sum over all functions, and what is in none, is that of ``self_ns``."""
+    self_off_ns: float | None = None
+    """How long threads were not on processors in the function itself, where times are those on processors."""
 
     @classmethod
-    def of(cls, record: "RecordValues", ns_per_tick: float) -> "NestedTiming":
-        """Return what a timing record holds."""
+    def of(cls, record: "RecordValues", ns_per_tick: float, *, on_processors: bool = False) -> "NestedTiming":
+        """Return what a timing record holds; ``on_processors``: times are those on processors."""
         own, outermost, roots = (ticks * ns_per_tick for ticks in (record.own, record.outermost, record.roots))
-        return cls(own, outermost, roots)
+        return cls(own, outermost, roots, record.off * ns_per_tick if on_processors else None)
 
     def as_rest(self) -> dict[str, Any]:
         """Return the JSON object of time that is in no row."""
@@ -35,8 +37,10 @@ class NestedTiming:
 
     def plus(self, other: "NestedTiming", sign: int = 1) -> "NestedTiming":
         """Return the sum with another one, or what is more than that (-1)."""
+        known = [each for each in (self.self_off_ns, other.self_off_ns) if each is not None]
         return NestedTiming(
             self.self_ns + sign * other.self_ns,
             self.outermost_ns + sign * other.outermost_ns,
             self.root_ns + sign * other.root_ns,
+            (self.self_off_ns or 0.0) + sign * (other.self_off_ns or 0.0) if known else None,
         )

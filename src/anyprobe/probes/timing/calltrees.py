@@ -9,8 +9,8 @@ from anyprobe.data.layouts.layout import NO_CALLER, NODE_KEY_SHIFT, UNSURE_CALLE
 DEEPEST = 100
 """Levels of a tree that is shown."""
 _CALLER = (1 << NODE_KEY_SHIFT) - 1
-_Node = tuple[int, int, int, int]
-"""The key of a node, its calls, their ticks, and those of the function itself."""
+_Node = tuple[int, int, int, int, int]
+"""The key of a node, its calls, their ticks, and those of the function itself, on processors and off."""
 
 if TYPE_CHECKING:
     from anyprobe.data.snapshots.processes import ProcessInfo
@@ -32,14 +32,16 @@ def trees_of(
     found: dict[ProcessInfo | None, list[tuple[CallNode, ...]]] = {None: []}
     for bank, known in functions.values():
         reader = values.reader(bank)
-        found[None].append(_forest(reader.tree("target"), known, ns_per_tick))
+        found[None].append(_forest(reader.tree("target"), known, ns_per_tick, bank.layout.on_processors))
         for child in reader.copies:
-            forest = _forest(reader.tree(child), known, ns_per_tick)
+            forest = _forest(reader.tree(child), known, ns_per_tick, bank.layout.on_processors)
             found.setdefault(children.of(bank, child), []).append(forest)
     return {process: merged(*forests) for process, forests in found.items()}
 
 
-def _forest(tree: "dict[int, _Node]", functions: "dict[int, Timed]", ns_per_tick: float) -> tuple[CallNode, ...]:
+def _forest(
+    tree: "dict[int, _Node]", functions: "dict[int, Timed]", ns_per_tick: float, on_processors: bool
+) -> tuple[CallNode, ...]:
     nodes = _bounded(tree)
     below: dict[int, list[int]] = {}
     for node, (key, *_) in nodes.items():
@@ -47,18 +49,21 @@ def _forest(tree: "dict[int, _Node]", functions: "dict[int, Timed]", ns_per_tick
             below.setdefault(key & _CALLER, []).append(node)
 
     def made(node: int) -> CallNode:
-        key, count, total, own = nodes[node]
-        site = functions[key >> NODE_KEY_SHIFT].site
+        site = functions[nodes[node][0] >> NODE_KEY_SHIFT].site
         calls = ordered(map(made, below.get(node, ())))
-        return CallNode(site.object.name, site.label or site.name, count, total * ns_per_tick, own * ns_per_tick, calls)
+        return node_of(node, site.object.name, site.label or site.name, calls)
+
+    def node_of(node: int, module: str, name: str, calls: tuple[CallNode, ...] = ()) -> CallNode:
+        _, count, *ticks = nodes[node]
+        total, own, off = (each * ns_per_tick for each in ticks)
+        return CallNode(module, name, count, total, own, calls, off if on_processors else None)
 
     roots = [made(node) for node in below.get(NO_CALLER, ())]
     unsure = ordered(map(made, below.get(UNSURE_CALLER, ())))
     if unsure:
         roots.append(CallNode("", UNSURE, calls=unsure))
     if 0 in nodes and nodes[0][1]:
-        _, count, total, own = nodes[0]
-        roots.append(CallNode("", NOT_KEPT, count, total * ns_per_tick, own * ns_per_tick))
+        roots.append(node_of(0, "", NOT_KEPT))
     return ordered(roots)
 
 
@@ -76,7 +81,7 @@ def _bounded(nodes: "dict[int, _Node]") -> "dict[int, _Node]":
     deep: dict[tuple[int, int], int] = {}
     """By a node of the deepest level and a function, the node below it that has that function's calls."""
     for node, caller, depth in ahead:  # grows while it runs
-        key, count, total, own = nodes[node]
+        key, count, total, own, off = nodes[node]
         function, into, parent, level = key >> NODE_KEY_SHIFT, node, caller, depth
         if depth > DEEPEST:
             parent = caller if depth == DEEPEST + 1 else found[caller][0] & _CALLER
@@ -84,7 +89,7 @@ def _bounded(nodes: "dict[int, _Node]") -> "dict[int, _Node]":
             into = same or deep.setdefault((parent, function), node)
             level = DEEPEST + (into != parent)
             total = 0 if same else total
-        before = found.get(into, (parent | function << NODE_KEY_SHIFT, 0, 0, 0))
-        found[into] = before[0], before[1] + count, before[2] + total, before[3] + own
+        before = found.get(into, (parent | function << NODE_KEY_SHIFT, 0, 0, 0, 0))
+        found[into] = before[0], before[1] + count, before[2] + total, before[3] + own, before[4] + off
         ahead += [(each, into, level + 1) for each in below.get(node, ())]
     return found

@@ -12,12 +12,12 @@ NAMES = ("f", "g", "h")
 
 
 def forest(rows):
-    """Return the tree of nodes that are given as (caller's node, function, calls, ticks, own ticks)."""
+    """Return the tree of nodes that are given as (caller's node, function, calls, ticks, own ticks); off are twice."""
     nodes = {
-        number: (caller | (NAMES.index(name) + 1) * 64 << NODE_KEY_SHIFT, *values)
+        number: (caller | (NAMES.index(name) + 1) * 64 << NODE_KEY_SHIFT, *values, 2 * values[-1])
         for number, (caller, name, *values) in enumerate(rows, 1)
     }
-    bank = SimpleNamespace(layout=SimpleNamespace(nodes=4096))
+    bank = SimpleNamespace(layout=SimpleNamespace(nodes=4096, on_processors=True))
     timed = [
         SimpleNamespace(
             group=SimpleNamespace(bank=bank, offset=(number + 1) * 64), earlier=[],
@@ -37,6 +37,7 @@ def test_a_tree_is_as_it_was_called():
     (root,) = forest([(NO_CALLER, "f", 2, 100, 40), (1, "g", 5, 50, 50), (1, "h", 1, 10, 10)])
     assert (root.function, root.count, root.sum_ns, root.self_ns) == ("f", 2, 100, 40)
     assert [(each.function, each.count) for each in root.calls] == [("g", 5), ("h", 1)]
+    assert (root.self_off_ns, root.off_ns) == (80, 200)
 
 
 @pytest.mark.parametrize("functions", ["f", "fg", "fgh"])
@@ -48,6 +49,7 @@ def test_recursion_without_end_has_an_end_in_the_tree(functions):
     found = forest(rows)
     assert depth_of(found) == DEEPEST + (len(functions) > 1)
     assert found[0].sum_ns == levels
+    assert sum(each.off_ns for each in found) == 2 * levels
     calls = by_caller(found)
     for name in functions:
         assert sum(each.count for each in calls if each.function == name) == names.count(name)

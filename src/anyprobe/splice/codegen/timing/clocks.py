@@ -77,7 +77,7 @@ def emit_called(asm: Assembler, facts: ClockFacts) -> None:
     if facts.layout.on_processors:
         from anyprobe.splice.codegen.timing.processor_clock import emit_routines
 
-        emit_routines(asm, facts.data, facts.rate)
+        emit_routines(asm, facts.data, facts.rate, facts.layout)
 
 
 def emit_read_at_entry(asm: Assembler, facts: ClockFacts) -> None:

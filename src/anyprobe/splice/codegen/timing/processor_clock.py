@@ -3,13 +3,15 @@
 Each thread maps the page of a perf event of its own that measures nothing (``PERF_COUNT_SW_DUMMY``). The kernel
 changes the page's lock whenever it gives the thread a processor. So as long as the lock is what it was, the time stamp
 counter alone tells how far the thread's own clock has come. Where it is not, that clock (``CLOCK_THREAD_CPUTIME_ID``)
-is asked once, and the block takes note of how far the counter is ahead of it. Where no page is to be had (no locked
-memory or descriptors left, ``perf_event_paranoid``), that clock is asked at each reading.
+is asked once, and the block takes note of how far the counter is ahead of it. By how much more that is than before, the
+thread was not on a processor since the last probe: in the innermost call that was open. Where no page is to be had (no
+locked memory or descriptors left, ``perf_event_paranoid``), that clock is asked at each reading.
 """
 
 import time
 
 from anyprobe.data.layouts import layout as at
+from anyprobe.data.layouts.layout import BankLayout
 from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.codegen.timing.clocks import LOCK, emit_if_changed, leave_out
 
@@ -22,17 +24,17 @@ _LONGEST = 1 << 13
 _SECOND = 1_000_000_000
 
 
-def emit_routines(asm: Assembler, data: int, rate: int) -> None:
+def emit_routines(asm: Assembler, data: int, rate: int, layout: BankLayout) -> None:
     """Emit ``waited`` and ``moment``, which are called where a thread was not on a processor, and now and then.
 
-    ``data`` and ``rate`` are as in ``RoutineFacts``.
+    ``data``, ``rate`` and ``layout`` are as in ``RoutineFacts``.
     """
-    _emit_waited(asm, rate)
+    _emit_waited(asm, rate, layout)
     _emit_mapping(asm, data)
     _emit_moment(asm)
 
 
-def _emit_waited(asm: Assembler, rate: int) -> None:
+def _emit_waited(asm: Assembler, rate: int, layout: BankLayout) -> None:
     """Emit ``waited``: rax = the time stamp counter, once it is known how far it is ahead (rdi = block).
 
     Preserves all else. The counter is read again after the clock was asked: what that took is a cost of
@@ -59,16 +61,39 @@ def _emit_waited(asm: Assembler, rate: int) -> None:
             # the clock was read in the middle, and nothing else has had the processor, or not for long
             mov rdx, rcx; sub rdx, r10; mov esi, {_LONGEST}; cmp rdx, rsi; cmova rdx, rsi
             mov rsi, rdx; shr rsi, 1; mov rdi, rcx; sub rdi, rsi; sub rdi, rax
-            mov [rbx+{at.BLOCK_OFF}], rdi
+            mov r10, rdi; xchg [rbx+{at.BLOCK_OFF}], r10
             cmp r9d, {at.NO_LOCK}; je waited_pageless
             mov [rbx+{at.BLOCK_LOCK}], r9d
         waited_pageless:
             shl rdx, {at.COST_BITS}; add [rbx+{at.BLOCK_COST}], rdx
+            {_charge_off(layout) if layout.nested else ""}
             mov rax, rcx
             pop rbx; pop r11; pop r10; pop r9; pop r8; pop rdi; pop rsi; pop rdx; pop rcx; popfq; ret
         """,
         rate=rate,
     )
+
+
+def _charge_off(layout: BankLayout) -> str:
+    """Return code that tells the innermost open call for how long its thread was not on a processor.
+
+    That is what rdi, as far as the counter is ahead by now, has more than r10 before; 0: nothing was known before.
+    """
+    node, tree = "", layout.nodes and layout.tree_offset
+    if tree:
+        node = f"""movsxd r8, dword [rbx+rsi+{at.NODE}]; shl r8, {at.NODE_BYTES.bit_length() - 1}
+            add [rbx+r8+{tree + at.NODE_OFF}], rdi"""
+    return f"""
+            test r10, r10; jz waited_charged
+            sub rdi, r10
+            mov rsi, [rbx+{at.BLOCK_TOP}]; shl rsi, 6
+        waited_call:  # one that has ended, has not begun, or is no function's is passed over
+            sub rsi, {at.INSTANCE_BYTES}; js waited_charged
+            cmp qword [rbx+rsi+{at.SP}], {at.RESUMED}; jbe waited_call
+            mov r8d, [rbx+rsi+{at.RECORD}]; and r8d, -8; add [rbx+r8+{at.RECORD_OFF}], rdi
+            {node}
+        waited_charged:
+    """
 
 
 def _emit_moment(asm: Assembler) -> None:
@@ -94,6 +119,7 @@ def _emit_mapping(asm: Assembler, data: int) -> None:
             mov rdi, [rbx+{at.BLOCK_PAGE}]
             mov rcx, nowhere; mov [rbx+{at.BLOCK_PAGE}], rcx
             mov dword [rbx+{at.BLOCK_LOCK}], 0; mov [rbx+{at.BLOCK_PAGE_OF}], eax
+            mov qword [rbx+{at.BLOCK_OFF}], 0
             cmp rdi, rcx; je waited_no_other
             mov esi, {_PAGE}; mov eax, {_MUNMAP}; syscall
         waited_no_other:
