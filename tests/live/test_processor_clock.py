@@ -73,7 +73,7 @@ def test_self_times_and_trees_are_of_it_too(tmp_path, program, options):
 
 @pytest.mark.usefixtures("busy_machine")
 def test_what_functions_have_off_processors_is_what_their_threads_had(tmp_path):
-    """By the program's own clocks at both ends of what it calls, asleep and ready on a busy machine; cpu by schedstat."""
+    """By the program's own clocks at both ends of what it calls, asleep and ready on a busy machine."""
     results = tmp_path / "results.json"
     names = ("half", "sleeps", "burns", "warms")
     run = command("time", "--cpu", "--tree", *names, "--json", "-o", results, "--", build("halves.c", "-pthread"))
