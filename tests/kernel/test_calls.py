@@ -89,6 +89,35 @@ def test_calls_within_calls_have_data_of_their_own(session, mechanism):
     assert not snapshot.dropped
 
 
+@pytest.mark.parametrize("_", range(4))
+def test_data_that_an_entry_did_not_store_is_missing(session, _):
+    """Whatever this process has in its memory beside what it tells the kernel."""
+    missing, found = Count("missing"), Count("found", by=("first", "second", "third"))
+    mine = os.getpid()
+
+    @session.call("kernel::vfs_write")
+    def entered(ctx, count):
+        if count == 777:
+            ctx.data.first = count
+            ctx.data.second = count
+            ctx.data.third = count
+
+    @entered.ret
+    def left(ctx):
+        first, second, third = ctx.data.first, ctx.data.second, ctx.data.third
+        if ctx.pid == mine and ctx.retval < 1000:
+            if first is None and second is None and third is None:
+                missing.add()
+            else:
+                found.add(key=(first, second, third))
+
+    assert not session.refused
+    write([776, 777] * 10)
+    snapshot = session.snapshot()
+    assert snapshot.aggregation("missing").entries[()].count == 10
+    assert {key: each.count for key, each in snapshot.aggregation("found").entries.items()} == {(777, 777, 777): 10}
+
+
 @pytest.mark.parametrize("mechanism", KERNEL_WAYS)
 def test_durations_of_a_call_that_sleeps(session, mechanism):
     session.time("kernel::hrtimer_nanosleep", mechanism=mechanism)

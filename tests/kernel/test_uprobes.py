@@ -1,11 +1,13 @@
 """Uprobes in all processes: functions and markers of programs that nobody traces."""
 
+import ctypes
 import errno
 import json
 import os
 import shutil
 import subprocess
 import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +16,7 @@ from anyprobe import Count, Hist, Sum
 from anyprobe.cli import main
 from anyprobe.probes.providers.usdt.checking import checked
 from anyprobe.probes.providers.usdt.descriptions import known_descriptions
+from anyprobe.target.kernel import symbols
 
 COUNT = 2000
 
@@ -90,6 +93,25 @@ def test_place_inside_an_instruction_is_refused_or_counts(session, program):
     (probe,) = session.count(f"uprobe:{program}:main+1")
     for _, why in probe.refused:
         assert errno.errorcode[errno.EINVAL] in why.detail or "ENOTSUP" in why.detail or "EOPNOTSUPP" in why.detail
+
+
+def test_addresses_of_a_program_lead_to_its_memory_alone(session):
+    """Whatever it is passed: of the kernel nothing is read for it."""
+    seen, libc = Count("seen", by=("text",)), ctypes.CDLL(None)
+    path = next(line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "/libc.so" in line)
+
+    @session.entry(f"uprobe:{path}:open")
+    def entered(ctx, text: anyprobe.u64):
+        seen.add(key=(anyprobe.cstr(text, 16),))
+
+    assert not session.refused
+    for address in (b"/of/a/program", ctypes.c_void_p(symbols.running().data("linux_banner"))):
+        assert libc.open(address, 0) == -1
+    found = session.snapshot()
+    texts = {key[0] for key in found.aggregation("seen").entries}
+    assert "/of/a/program" in texts
+    assert not any(each.startswith("Linux") for each in texts)
+    assert found.missing["fault"] >= 1
 
 
 @pytest.mark.thorough

@@ -2,14 +2,17 @@
 
 import ctypes
 import errno
+import json
 import mmap
 import os
 import struct
+import sys
 
 import pytest
 
 import anyprobe
 from anyprobe import Count, cstr, i8, i32, ptr, u64
+from anyprobe.cli import main
 from anyprobe.target.kernel import symbols
 
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -90,6 +93,42 @@ def test_an_annotation_and_a_cast_change_nothing_of_it(session):
     assert is_of_the_program(names_seen)
     assert missing >= 4
     assert int.from_bytes(b"Linux ve", "little") not in texts(session, "casts")[0]
+
+
+def test_as_a_number_it_leads_to_the_program_s_memory_too(session):
+    names, kept, pages = Count("names", by=("name",)), Count("kept", by=("name",)), Count("pages", by=("low",))
+
+    @session.call("kernel::do_sys_openat2")
+    def opened(ctx, dfd: i32, filename: u64):
+        pages.add(key=(filename % 4096,))
+        ctx.data.filename = filename
+        names.add(key=(cstr(filename + 0, 48),))
+
+    @opened.ret
+    def left(ctx):
+        kept.add(key=(cstr(ctx.data.filename, 48),))
+
+    assert not session.refused
+    open_each(symbols.running().data("linux_banner"))
+    for name in ("names", "kept"):
+        assert is_of_the_program(texts(session, name)[0]), name
+    assert 8 in texts(session, "pages")[0]  # of the address as it is, which is nowhere
+
+
+@pytest.mark.parametrize("spec", ["syscall::openat", "kernel::do_sys_openat2"])
+@pytest.mark.parametrize("printed", ["cstr(arg1, 48)", "cstr(arg1, 48), retval"])
+def test_parameters_by_position_in_a_command(tmp_path, spec, printed):
+    """What cannot be read is told as such, kept until the return or not; it is not what was in memory before."""
+    kernel, file = symbols.running().data("linux_banner"), tmp_path / "out"
+    program = (
+        "import ctypes; opens = ctypes.CDLL(None).open; opens(" + repr(ENDING) + ", 0)\n"
+        f"for address in (8, {kernel}): opens(ctypes.c_void_p(address), 0)"
+    )
+    command = ["trace", spec, "--print", printed, "--json", "--quiet", "-o", str(file)]
+    assert main([*command, "--", sys.executable, "-S", "-c", program]) == 0
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [each["cstr(arg1, 48)"] for each in lines if each["args"]["filename"] in {8, kernel}] == [None, None]
+    assert ENDING.decode() in [each["cstr(arg1, 48)"] for each in lines]
 
 
 def test_what_programs_have_in_their_memory_leads_to_their_memory_only(session):

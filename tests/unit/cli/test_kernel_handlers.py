@@ -16,7 +16,12 @@ from anyprobe.cli.handlers.handlertext import HandlerText
 from anyprobe.cli.handlers.knownfunctions import FUNCTIONS_LIMIT, knowledge_of, received
 from anyprobe.core.errors import HandlerError, UnsupportedTarget
 from anyprobe.data.aggregates.records import Field, RecordType
-from anyprobe.handlers.types.annotations import boolean, i8, i32, i64, ptr, u64
+from anyprobe.handlers.frontend.operators import arithmetic
+from anyprobe.handlers.frontend.parameters import parameters_of
+from anyprobe.handlers.frontend.source import source_of
+from anyprobe.handlers.frontend.values import Literal, Scalar
+from anyprobe.handlers.ir import nodes as ir
+from anyprobe.handlers.types.annotations import PointerType, boolean, i8, i32, i64, ptr, u64
 from anyprobe.handlers.types.calling_convention import Prototype
 from anyprobe.handlers.types.layouts import ArrayType
 from anyprobe.probes.providers.kernel import session as kernel_session
@@ -285,3 +290,22 @@ def test_a_script_on_the_kernel_may_be_about_some_processes(monkeypatch, tmp_pat
     assert asked == [[os.getpid()]]
     assert main([*script, "--", "true"]) == 2
     assert "either running processes (-p, -n) or a command" in capsys.readouterr().err
+
+
+def test_positions_of_what_a_program_gives_stay_its_addresses():
+    """As ``arg1`` is a number, too: nothing is read of the kernel for it, and it can be computed with."""
+    given = PointerType(i8, user=True)
+    kernel = Kernel(prototype=Prototype("openat", (("dfd", i32), ("filename", given)), i64))
+    wanted = parse_all("--print", "cstr(arg1, 16), arg0, arg1 % 8")
+    found = received(knowledge_of(kernel, parse_spec("syscall::openat"), wanted), wanted, 0)
+    assert found.lines == ("    arg0 = u64(dfd)", "    arg1 = ptr(filename)")
+
+    def handler(ctx, dfd: u64, filename: u64):
+        return filename % 8
+
+    source = source_of(handler)
+    known = parameters_of(source, source.tree.args.args[1:], lambda: kernel.types)
+    assert [each.kind for each in known] == [u64, PointerType(user=True)]
+    number = Scalar(ir.Local("filename", PointerType(user=True)))
+    assert arithmetic(None, "&", number, Literal(7), None).type == u64
+    assert arithmetic(None, "+", number, Literal(8), None).type == PointerType(user=True)

@@ -258,6 +258,8 @@ def received(knowledge: Knowledge, expressions: Sequence[Expression], shown: int
 
     ``shown``: how many; None for all, and for those in registers where it is not known how many there are.
     """
+    from anyprobe.handlers.types.annotations import PointerType
+
     prototype = knowledge.prototype
     if prototype is None:
         shown = REGISTERS if shown is None else shown
@@ -296,7 +298,9 @@ def received(knowledge: Knowledge, expressions: Sequence[Expression], shown: int
         if at >= len(knowledge.names) or not _is_whole(known[knowledge.names[at]]):
             raise _no_such(expressions, name, prototype)
         needed.add(knowledge.names[at])
-        lines.append(f"    {name} = u64({knowledge.names[at]})")
+        kind = known[knowledge.names[at]]  # an address of a program stays one: the kernel's are not read for it
+        number = "ptr" if isinstance(kind, PointerType) and kind.user else "u64"
+        lines.append(f"    {name} = {number}({knowledge.names[at]})")
     names = tuple(name for name in knowledge.names if name in needed or name in visible)
     kinds = {prefix + _KEPT + name: _as_kept(known[name]) for name in names for prefix in ("", "of_")}
     return Received(names, names, tuple(visible), labels, fields, tuple(lines), frozenset(needed), kinds=kinds)

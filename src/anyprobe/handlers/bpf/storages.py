@@ -159,7 +159,9 @@ class KernelMaps:
     def open(self, storage: CallData) -> None:
         """Let the handlers of both ends of calls run, which are in place."""
         if storage in self._regions:
-            bpf.write_array(self._regions[storage], struct.pack("<QQ", 0, 1))
+            # with the zeros that each call begins with
+            whole = struct.pack("<QQ", 0, 1).ljust(layouts.CALLS_REGION_BYTES, b"\0")
+            bpf.write_array(self._regions[storage], whole)
 
     def _elements(self, storage: Storage, key_size: int, size: int) -> Iterator[tuple[bytes, bytes]]:
         table = self._tables[storage]

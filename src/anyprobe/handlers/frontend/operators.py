@@ -95,6 +95,8 @@ def arithmetic(emit: Emitter, symbol: str, left: Value, right: Value, fail: Fail
         return constants(symbol, left.value, right.value, fail)
     if symbol == "**":
         raise fail("powers are computed of constants only", "x * x")
+    if symbol not in {"+", "-"}:
+        left, right = _numbered(left), _numbered(right)
     kinds = [value.type for value in (left, right) if isinstance(value, Scalar)]
     if any(isinstance(kind, PointerType) for kind in kinds):
         return _pointer(symbol, left, right, fail)
@@ -103,6 +105,13 @@ def arithmetic(emit: Emitter, symbol: str, left: Value, right: Value, fail: Fail
     if symbol == "/":
         raise fail("/ divides floats", "a // b for whole numbers, f64(a) / b for a fraction")
     return _whole(emit, symbol, left, right, fail)
+
+
+def _numbered(value: Value) -> Value:
+    """Return an address of a program that was given as a number as one again, which leads nowhere any more."""
+    if isinstance(value, Scalar) and value.type == PointerType(user=True):
+        return Scalar(convert(value.expr, u64))
+    return value
 
 
 def _literal_type(value: Value) -> type | None:

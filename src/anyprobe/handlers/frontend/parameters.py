@@ -78,9 +78,11 @@ def parameters_of(source: Source, nodes: Sequence[ast.arg], known: KnownPrototyp
 
 
 def _as_declared(kind: AnyType, declared: AnyType) -> AnyType:
-    """Return the type of a parameter; an address of a program is one by any annotation."""
-    of_program = isinstance(declared, PointerType) and declared.user
-    return replace(kind, user=True) if of_program and isinstance(kind, PointerType) else kind
+    """Return the type of a parameter; an address of a program is one by any annotation, as a number, too."""
+    if not isinstance(declared, PointerType) or not declared.user:
+        return kind
+    kind = PointerType() if kind == u64 else kind
+    return replace(kind, user=True) if isinstance(kind, PointerType) else kind
 
 
 def _declared(known: KnownPrototype | None, at: int) -> AnyType:
@@ -94,8 +96,7 @@ def _declared(known: KnownPrototype | None, at: int) -> AnyType:
 
 def _bare(known: KnownPrototype | None, at: int) -> AnyType:
     """Return the type of a parameter by position without an annotation: a number, but for addresses of programs."""
-    declared = _declared(known, at)
-    return PointerType(user=True) if isinstance(declared, PointerType) and declared.user else u64
+    return _as_declared(u64, _declared(known, at))
 
 
 def _by_position(
@@ -104,7 +105,7 @@ def _by_position(
     if not nodes:
         return []
     kinds = [
-        _as_declared(kind, _declared(known, at)) if isinstance(kind, PointerType) else kind
+        _as_declared(kind, _declared(known, at)) if isinstance(kind, PointerType) or kind == u64 else kind
         for at, kind in enumerate(kinds)
     ]
     try:

@@ -50,7 +50,7 @@ def read_array(descriptor: int, size: int) -> bytes:
 
 
 def write_array(descriptor: int, content: bytes) -> None:
-    """Replace the value of such a map."""
+    """Replace the value of such a map, all of it: the kernel reads as many bytes as the value has."""
     key, value = ctypes.c_uint32(0), ctypes.create_string_buffer(content, len(content))
     call(_MAP_UPDATE, struct.pack("<I4xQQQ", descriptor, ctypes.addressof(key), ctypes.addressof(value), 0))
 

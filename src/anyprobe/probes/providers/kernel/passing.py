@@ -86,7 +86,10 @@ def by_tracepoint_type(known: Prototype) -> Passed:
 def by_registers(site: KernelSite) -> Passed:
     """Return what a program of a kprobe or kretprobe is passed: the registers."""
     if site.kind == "offset" or site.file is not None:  # where the kernel does not tell the address
-        return Passed(lambda given: _WORDS["rip"] if given.name == "ip" else _saved(given), kernel_memory=True)
+        return Passed(
+            lambda given: _WORDS["rip"] if given.name == "ip" else _saved(given),
+            kernel_memory=site.file is None,  # nothing that a program is passed leads into the kernel
+        )
     return Passed(
         _saved, kernel_memory=True, at_function=True, frame=_WORDS["rsp"], enters=site.kind == "entry",
         saved=_WORDS["rdi"],
