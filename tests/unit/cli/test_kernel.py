@@ -14,6 +14,7 @@ from anyprobe.cli.commands.schema import text_of
 from anyprobe.cli.syntax import options
 from anyprobe.core.errors import PermissionDenied, SpecError, TargetError, UnsupportedTarget
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.data.findings.coverage import Coverage, CoveredFunction, CoveredModule
 from anyprobe.data.findings.explanation import ListedSite
 from anyprobe.data.findings.refused import RefusedSite
 from anyprobe.data.snapshots.processes import TargetInfo
@@ -21,7 +22,7 @@ from anyprobe.data.snapshots.snapshot import Snapshot
 from anyprobe.probes.providers.kernel import mechanisms
 from anyprobe.probes.providers.kernel import session as kernel_session
 from anyprobe.probes.scripts.hooks import Scripted
-from anyprobe.target.kernel import attached, kprobelist
+from anyprobe.target.kernel import attached, kprobelist, loaded_modules
 from anyprobe.target.kernel.attached import LoadedProgram
 from support.driver import wait_until
 from support.sample_snapshots import site
@@ -342,3 +343,40 @@ def test_probes_of_the_kernel_that_cannot_be_read(monkeypatch, capsys, readable,
     told = capsys.readouterr()
     assert told.out.startswith("no kprobes (" if readable else "kprobes not readable (")
     assert ("it cannot be read" in told.err) == (not readable)
+
+
+def test_coverage_of_functions_and_modules_by_short_names(kernel, monkeypatch, capsys):
+    covered = CoveredFunction("vfs_read", 4096, {9: 3, 40: 0, 60: None}, sizes={9: 31, 40: 20, 60: 4})
+    module = CoveredModule("vmlinux", "vmlinux", "ab12", (covered,), without_lines="they are not told")
+    kernel.results = Snapshot(kernel.results.target, 1.0, sites=(HIT,), coverage=Coverage((module,)))
+    monkeypatch.setattr(loaded_modules, "loaded", lambda: {"kvm": 7})
+    kernel.cover = lambda *specs: kernel.calls.append([spec.text for spec in specs]) or kernel.probes.append(Probe())
+    specs = ["kvm", "vfs_*", "kvm:kvm_arch_*", "kernel::vfs_read", "vmlinux:do_open"]
+    assert main(["cover", "--kernel", *specs, "--for", "0"]) == 0
+    meant = ["kernel:kvm:*", "kernel::vfs_*", "kernel:kvm:kvm_arch_*", "kernel::vfs_read", "kernel:vmlinux:do_open"]
+    assert kernel.calls[0] == meant
+    shown = capsys.readouterr().out
+    assert shown.startswith("Linux 6.12.1: 1 of 3 blocks, 1 of 1 function covered since attach in 1.00 s\n")
+    assert "1 block could not be probed to the end: not known" in shown
+    assert main(["cover", "kernel:kvm:*", "--json", "--for", "0"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    jsonschema.Draft202012Validator(json.loads(text_of("cover"))).validate(document)
+    assert document["modules"][0]["symbols"][0]["blocks"] == {"9": 3, "40": 0, "60": None}
+    assert document["sites"] == []
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--kernel"], "--kernel needs functions or modules"),
+        (["--kernel", "vfs_read", "--lazy"], "--lazy is for programs"),
+        (["kernel::vfs_read", "--edges"], "--edges is for programs"),
+        (["--kernel", "vfs_read", "--pending"], "--pending is for counts"),
+        (["--kernel", "vfs_read", "--follow"], "--follow is about probes in programs"),
+        (["merge", "--kernel", "a.json"], "of documents, not of programs"),
+    ],
+)
+def test_what_coverage_of_the_kernel_has_not(kernel, capsys, given, said):
+    kernel.cover = lambda *specs: kernel.probes.append(Probe())
+    assert main(["cover", *given, "--for", "0"]) == 2
+    assert said in capsys.readouterr().err

@@ -44,6 +44,13 @@ if TYPE_CHECKING:
     metavar="PERCENT",
     help="Exit with 1 where less of the lines has run (of the blocks, where no lines are known).",
 )
+@click.option(
+    "--kernel",
+    "in_kernel",
+    is_flag=True,
+    help="SPECs are functions or modules of the kernel: vfs_read, ext4:*, kvm. Blocks need the driver (anyprobe driver "
+    "load); without it, functions alone.",
+)
 @options.pending
 @options.processes
 @options.measuring
@@ -57,6 +64,7 @@ def command(
     edges: bool,
     lazy: bool,
     fail_under: float | None,
+    in_kernel: bool,
     pids: Any,  # noqa: ANN401
     names: Any,  # noqa: ANN401
     **settings: Any,  # noqa: ANN401
@@ -70,12 +78,12 @@ def command(
     anyprobe cover --format html -o coverage.html -- ./program
     anyprobe cover --format lcov -o coverage.info -p 4242 --for 60
     anyprobe cover --format fdata -o prof.fdata -p 4242 --for 60
+    anyprobe cover --kernel 'ext4:*' vfs_read --for 60
     anyprobe cover merge run1.json run2.json --format html -o coverage.html
     anyprobe cover diff without.json with.json
     """  # noqa: D301 - click's mark for lines that stay as they are
     from anyprobe.cli.measurement import measuring
     from anyprobe.cli.programs import targets
-    from anyprobe.probes.coverage.covering import blocks_of
 
     edges = edges or settings["format"] == "fdata"
     counts = counts or settings["format"] == "llvm-sample"
@@ -83,7 +91,7 @@ def command(
         raise click.UsageError("--lazy is for flags: without --counts, --edges and formats that count")
     way = specs[0] if specs and specs[0] in {"merge", "diff"} else None
     if way is not None:
-        if program or pids or names:
+        if program or pids or names or in_kernel:
             raise click.UsageError(f"anyprobe cover {way} is of documents, not of programs")
         from anyprobe.cli.archives import covered
 
@@ -93,12 +101,14 @@ def command(
             specs=(), arm=partial(_arm, counts=counts, edges=edges, lazy=lazy), render=render, covers=True, **settings
         )
         return _enough(covered.combine(way, specs[1:], read), fail_under, read)
-    specs = tuple(map(blocks_of, specs or ("a.out",)))
+    if in_kernel and not specs:
+        raise click.UsageError("--kernel needs functions or modules: vfs_read, 'ext4:*'")
+    specs = tuple(_in_kernel(each) if in_kernel else _of_either(each) for each in specs or ("a.out",))
     target = targets.choose(pids, names, program, specs, **targets.selected(settings))
-    if target.kernel:
-        raise click.UsageError(
-            "coverage is of programs; anyprobe count kernel::FUNCTION%block counts blocks of the kernel"
-        )
+    targets.check_pending(target, settings["pending"])
+    wrong = next((name for name, given in {"--lazy": lazy, "--edges": edges}.items() if given), None)
+    if target.kernel and wrong is not None:
+        raise click.UsageError(f"{wrong} is for programs: in the kernel blocks are counted")
     plan = measuring.Plan(
         specs=target.read(specs),
         arm=partial(_arm, counts=counts, edges=edges, lazy=lazy),
@@ -109,6 +119,25 @@ def command(
         **settings,
     )
     return measuring.measure(target, plan) or _enough(plan.shown, fail_under, plan)
+
+
+def _of_either(spec: str) -> str:
+    """Return the spec of the blocks in a program, or of functions of the kernel, which begin with ``kernel:``."""
+    from anyprobe.probes.coverage.covering import blocks_of
+
+    return spec if spec.startswith("kernel:") else blocks_of(spec)
+
+
+def _in_kernel(spec: str) -> str:
+    """Return the spec of functions of the kernel that a short one means: ``vfs_read``, ``ext4:*``, ``kvm``."""
+    from anyprobe.probes.providers.kernel.places.specs import is_kernel
+    from anyprobe.target.kernel import loaded_modules
+
+    if is_kernel(spec):
+        return spec
+    if ":" in spec:
+        return f"kernel:{spec}"
+    return f"kernel:{spec}:*" if spec in {"vmlinux", *loaded_modules.loaded()} else f"kernel::{spec}"
 
 
 def _enough(shown: "Sequence[Snapshot]", least: float | None, plan: "Plan") -> int:
@@ -131,7 +160,10 @@ def _render_difference(snapshot: "Snapshot", console: "Console", top: int) -> No
 def _arm(session: "Measured", specs: "Sequence[AnySpec]", *, counts: bool, edges: bool, lazy: bool) -> None:
     from anyprobe.cli.programs import targets
 
-    targets.on_process(session).cover(*specs, counts=counts, edges=edges, lazy=lazy)  # type: ignore[arg-type]  # none is in the kernel
+    if session.pid == targets.KERNEL:
+        targets.in_the_kernel(session).cover(*map(targets.kernel_spec, specs))
+        return
+    targets.on_process(session).cover(*map(targets.process_spec, specs), counts=counts, edges=edges, lazy=lazy)
 
 
 def _without_sites(snapshot: "Snapshot") -> "Snapshot":

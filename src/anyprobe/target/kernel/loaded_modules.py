@@ -23,3 +23,12 @@ def loaded() -> dict[str, int]:
         except FileNotFoundError:  # it has gone meanwhile
             continue
     return found
+
+
+def text_of(module: str) -> int | None:
+    """Return where the code of a module begins, None where it has gone."""
+    try:
+        with open(f"{_FOLDER}/{module}/sections/.text") as file:
+            return int(file.read(), 16)
+    except FileNotFoundError:
+        return None

@@ -20,6 +20,7 @@ from anyprobe.probes.providers.kernel import mechanisms
 from anyprobe.probes.providers.kernel.attacher import Begin, at_once
 from anyprobe.probes.providers.kernel.chosen import Chosen
 from anyprobe.probes.providers.kernel.counters import Counters
+from anyprobe.probes.providers.kernel.covering import Covering
 from anyprobe.probes.providers.kernel.following import FollowedProbe, FollowingModules
 from anyprobe.probes.providers.kernel.handling import Handled
 from anyprobe.probes.providers.kernel.places.sites import FunctionType, KernelNames, KernelSite
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 Handler = Callable[..., Any]
 
 
-class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
+class KernelSession(FollowingModules, Handled, Covering, AnySessionApi[KernelProbe]):
     """Probes in the running kernel. A context manager: leaving it removes everything.
 
     ``count`` attaches probes; ``snapshot`` reads what they counted, also after ``detach``. All processes are seen,
@@ -384,6 +385,7 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
             duration_s=duration,
             setup_s=dict(self._setup),
             sites=sites,
+            coverage=self.coverage(),
             refused=tuple(
                 RefusedSite(spec, why.address, why.reason.value, why.detail, in_kernel=True)
                 for spec, why in self.refused

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import UnsupportedTarget
+from anyprobe.target.kernel.symbols import KERNEL
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.image import Image
@@ -15,7 +16,7 @@ _PLACES = (
     "/usr/lib/debug/boot/vmlinux-{}", "/usr/lib/debug/lib/modules/{}/vmlinux", "/lib/modules/{}/build/vmlinux",
     "/lib/modules/{}/vmlinux", "/boot/vmlinux-{}",
 )  # fmt: skip
-_NOTES = "/sys/kernel/notes"
+_NOTES, _NOTES_OF_A_MODULE = "/sys/kernel/notes", "/sys/module/{}/notes/.note.gnu.build-id"
 
 
 class DebugFile:
@@ -56,7 +57,7 @@ def installed() -> DebugFile:
     """Return the file for the running kernel; raise ``UnsupportedTarget`` with what is missing."""
     from anyprobe.binary.images.image import Image
 
-    wanted, others = _build_id(), []
+    wanted, others = build_id(), []
     for path in _paths():
         image = Image.open(path)
         if image.elf.section(".debug_info") is None:
@@ -75,12 +76,12 @@ def _paths() -> Iterator[str]:
     return (path for form in _PLACES if os.path.isfile(path := form.format(release)))
 
 
-def _build_id() -> str | None:
-    """Return the running kernel's build-id, None where it tells none."""
+def build_id(module: str = KERNEL) -> str | None:
+    """Return the build-id of the running kernel, or of a module of it; None where it tells none."""
     from anyprobe.binary.objects.elf import NT_GNU_BUILD_ID, notes_in
 
     try:
-        with open(_NOTES, "rb") as file:
+        with open(_NOTES if module == KERNEL else _NOTES_OF_A_MODULE.format(module), "rb") as file:
             content = file.read()
     except OSError:
         return None
