@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import jsonschema
@@ -134,6 +135,84 @@ def test_lost_hosts_are_named_and_in_no_sum(hosts, program):
     at = Path(sys.executable).parent / "anyprobe"
     done = run(hosts, "count", "a.out:step", "-H", "bare", "--remote", f"CALLS=5 {at}", "--json", "--", program)
     assert counted(json.loads(done.stdout)) == 5
+
+
+def calls_are(number):
+    """Return the option by which the program makes so many calls on each host."""
+    return "--remote", f"CALLS={number} {Path(sys.executable).parent / 'anyprobe'}"
+
+
+def test_samples_of_hosts_add_up_stack_by_stack(hosts, program):
+    done = run(hosts, "profile", "-H", "one,two", *calls_are(300_000_000), "--json", "--", program)
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, json.loads(text_of("profile")))
+    assert own_counts(done.stderr) == {"one": 300_000_000, "two": 300_000_000}
+    parts = [each["results"] for each in document["hosts"]]
+    assert document["samples"] == sum(each["samples"] for each in parts) > 10
+
+    def stacks(of):
+        return Counter({tuple(each["frames"]): each["count"] for each in of["stacks"]})
+
+    assert stacks(document) == stacks(parts[0]) + stacks(parts[1])
+    done = run(hosts, "profile", "-H", "one,bare", *calls_are(30_000_000), "--", program, status=0)
+    assert "=== sum of 2 of 2 hosts\n" in done.stdout
+
+
+def test_what_has_run_on_any_host_is_covered(hosts, tmp_path):
+    chooses = build(
+        "chosen_on_hosts.c",
+        "-O1",
+        text="""
+#include <stdlib.h>
+__attribute__((noinline)) int many(void) { return 1; }
+__attribute__((noinline)) int few(void) { return 2; }
+int main(void) { return atol(getenv("CALLS")) > 50 ? many() : few() - 2; }
+""",
+    )
+    done = run(hosts, "cover", "-H", "one,three", "--json", "--", chooses)
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, json.loads(text_of("cover")))
+
+    def lines(of):
+        return {line for each in of["files"] for line, is_run in each["lines"].items() if is_run}
+
+    parts = [lines(each["results"]) for each in document["hosts"]]
+    assert parts[0] != parts[1]
+    assert lines(document) == parts[0] | parts[1]
+    assert main(["cover", "-H", "one", "--annotate", "x.c", "--", str(chooses)]) == 2
+    assert main(["cover", "merge", "x.json", "-H", "one"]) == 2
+
+
+def test_lines_of_a_trace_have_their_hosts(hosts, program):
+    given = ("a.out:step", "-H", "one,three", "-c", "5")
+    done = run(hosts, "trace", *given, "--json", "--", program)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    for each in found:
+        jsonschema.validate(each, json.loads(text_of("trace")))
+    for host in ("one", "three"):
+        assert [each["args"]["n"] for each in found if each["host"] == host] == [*range(5)]
+    assert "three: its clock is 3,600" in done.stderr
+    done = run(hosts, "trace", *given, "--", program)
+    lines = done.stdout.splitlines()
+    assert len([line for line in lines if "work_on_hosts:step(n=" in line]) == 10
+    assert {line[:6] for line in lines} == {"one   ", "three "}, lines
+    done = run(hosts, "trace", *given[:2], "one,bare", "-c", "1", "--", program, status=1)
+    assert "bare: no anyprobe there" in done.stderr
+    done = run(hosts, "trace", "a.out:stepp", "-H", "one", "--", program, status=2)
+
+
+def test_each_host_has_a_recording_of_its_own(hosts, program, tmp_path, capsys):
+    kept = tmp_path / "run.aprobe"
+    done = run(hosts, "record", "a.out:step", "-H", "one,three", "--with", "n, retval", "-o", kept, "--", program)
+    assert "three: " in done.stderr
+    assert "its clock is 3,600" in done.stderr
+    for host in ("one", "three"):
+        assert main(["replay", str(tmp_path / f"run.{host}.aprobe"), "--json"]) == 0
+        values = [json.loads(line)["values"] for line in capsys.readouterr().out.splitlines()]
+        assert values == [{"n": n, "retval": n + 1} for n in range(CALLS[host])]
+    assert main(["record", "a.out:step", "-H", "one", "-o", "x.json", "--", str(program)]) == 2
+    assert main(["record", "a.out:step", "-H", "one", "-o", "x.aprobe", "--last", "1s", "--dump-when",
+                 "latency_ns > 5", "--", str(program)]) == 2  # fmt: skip
 
 
 def test_what_is_wrong_everywhere_is_a_usage_error(hosts, program):

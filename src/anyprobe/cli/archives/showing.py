@@ -56,17 +56,21 @@ def show(run: Run, settings: dict[str, Any], *, heat: bool = False) -> int:
         heating.refuse(every=1.0, form=settings["format"])
     with output.results(settings["output"], program_owns_output=False) as stream:
         if run.profile is not None:
-            names = ("format", "output", "quiet", "top", "full_names")
-            parts = {name: settings[name] for name in names}
-            idle: dict[str, Any] = {"seconds": None, "stack_bytes": None, "at_end": None, "exit_status": False}
-            plan = profiling.Plan(**parts, **idle, hz=run.profile.hz, by=run.profile.by, tree=run.info.tree)
-            profiling.show(run.profile, plan, stream, run)
+            profiling.show(run.profile, _profile_plan(run, settings), stream, run)
         else:
             measured = plan_of(run, settings, heat=heat)
             for warning in run.warnings:
                 measured.warn(warning)
             measuring.show(run.snapshots, measured, stream)
     return 0
+
+
+def _profile_plan(run: Run, settings: dict[str, Any]) -> profiling.Plan:
+    """Return the plan by which samples of a run are shown."""
+    assert run.profile is not None
+    parts = {name: settings[name] for name in ("format", "output", "quiet", "top", "full_names")}
+    idle: dict[str, Any] = {"seconds": None, "stack_bytes": None, "at_end": None, "exit_status": False}
+    return profiling.Plan(**parts, **idle, hz=run.profile.hz, by=run.profile.by, tree=run.info.tree)
 
 
 class Part(NamedTuple):
@@ -94,6 +98,9 @@ def show_sum(
         stream: where.
         missing: what is not in the sum, which its warnings say; empty if nothing is.
     """
+    if together.profile is not None:
+        _show_profiles(together, parts, kind, heading, settings, stream, missing=missing)
+        return
     if missing:
         (whole,) = together.snapshots
         warnings = (f"missing in this sum: {missing}", *whole.warnings)
@@ -114,6 +121,30 @@ def show_sum(
     for warning in together.warnings:
         plan.warn(warning)
     measuring.show(together.snapshots, plan, stream)
+
+
+def _show_profiles(
+    together: Run, parts: Sequence[Part], kind: str, heading: str, settings: dict[str, Any], stream: TextIO, *,
+    missing: str,
+) -> None:  # fmt: skip
+    """Write the samples of each part and of all, as ``show_sum`` does."""
+    whole = together.profile
+    assert whole is not None
+    if missing:
+        whole = replace(whole, warnings=(f"missing in this sum: {missing}", *whole.warnings))
+    if settings["format"] == "json":
+        found = [part.facts | ({} if part.run is None or part.run.profile is None
+                               else {"results": part.run.profile.as_json()}) for part in parts]  # fmt: skip
+        output.write_json(whole.as_json() | {kind: found}, stream)
+        return
+    if settings["format"] is None:
+        for part in parts:
+            if part.run is not None and part.run.profile is not None:
+                stream.write(f"=== {part.heading}\n")
+                profiling.show(part.run.profile, _profile_plan(part.run, settings), stream, part.run)
+                stream.write("\n")
+        stream.write(f"=== {heading}\n")
+    profiling.show(whole, _profile_plan(together, settings), stream, replace(together, profile=whole))
 
 
 def _document(run: Run, settings: dict[str, Any]) -> Any:  # noqa: ANN401 - of JSON

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 )
 @options.pending
 @options.processes
+@options.hosts
 @options.measuring
 @click.pass_obj
 def command(

@@ -9,6 +9,7 @@ from anyprobe.cli.syntax import helping, options
 
 @click.command("profile", cls=helping.Command, starts=True)
 @options.target
+@options.hosts
 @click.option(
     "--hz",
     type=options.Whole(1, 10_000),

@@ -35,6 +35,7 @@ from anyprobe.cli.syntax import helping, options
 )
 @options.pending
 @options.processes
+@options.hosts
 @options.recording
 @click.pass_obj
 def command(

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 @options.when
 @options.pending
 @options.processes
+@options.hosts
 @options.following
 @click.pass_obj
 def command(

@@ -1,5 +1,7 @@
 """``-H``: a command runs on hosts by SSH, and the archives that come back are shown for each host and added up."""
 
+import json
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -11,8 +13,10 @@ import click
 from anyprobe.cli import ExitStatus
 from anyprobe.cli.archives import showing
 from anyprobe.cli.network import remote
+from anyprobe.cli.syntax import helping
 from anyprobe.cli.terminal import output
 from anyprobe.core.errors import UsageError
+from anyprobe.core.printable import printable
 from anyprobe.data.archives.runs import Run, merged, read
 
 HERE = frozenset(
@@ -20,9 +24,14 @@ HERE = frozenset(
 )
 """Options of how results are shown, which is done here."""
 NOT_ON_HOSTS = {
+    "fail_under": "--fail-under is of one machine: see what has run on all by -o ALL.aprobe",
+    "annotate": "--annotate reads sources, which are on the hosts: --format lcov has the lines of all",
+    "dump_when": "--dump-when writes files of its own, which would stay on the hosts",
     "every": "--every is of one machine: intervals of hosts begin and end at different moments",
     "heat": "--heat is over time, and intervals of hosts begin and end at different moments",
 }
+_UNUSABLE = re.compile(r"[^\w.@+-]")
+"""What names of files do not have that are made of names of hosts."""
 SHOWN = ("output", "format", "quiet", "nonzero", "buckets", "fold", "top", "full_names")
 
 
@@ -36,15 +45,27 @@ def measure(command: click.Command, context: click.Context, given: Sequence[str]
         file: the value of ``--hosts``.
         how: the value of ``--remote``.
     """
-    settings = {name: context.params[name] for name in SHOWN}
+    settings: dict[str, Any] = {name: context.params.get(name) for name in SHOWN}
     hosts = list(named(given, file))
     if not hosts:
         raise click.UsageError("-H names no host" if given else "--remote is about hosts: -H HOST,... or --hosts FILE")
     for name, why in NOT_ON_HOSTS.items():
         if context.params.get(name):
             raise click.UsageError(why)
+    called, specs = command.name, context.params.get("specs") or ()
+    if called == "cover" and specs and specs[0] in {"merge", "diff"}:
+        raise click.UsageError(f"anyprobe cover {specs[0]} is of documents, not of hosts")
     arguments = list(remote_arguments(command, context))
-    answers, interrupted = remote.ask(hosts, script(how or "anyprobe", arguments), quiet=settings["quiet"])
+    how = how or "anyprobe"
+    if called == "trace":
+        return _trace(hosts, how, arguments, settings)
+    kept = str(settings["output"] or "")
+    if called == "record" and not kept.endswith(helping.ARCHIVES):
+        raise click.UsageError("-o RUN.aprobe: calls are recorded in archives, one of each host")
+    answers, interrupted = remote.ask(hosts, script(how, arguments), quiet=settings["quiet"])
+    if called == "record":
+        _keep(answers, kept, quiet=settings["quiet"])
+        return _status(answers, interrupted=interrupted)
     runs = {each.host: run for each in answers if (run := _run_of(each)) is not None}
     lost = [each for each in answers if each.lost]
     for each in lost:
@@ -52,10 +73,56 @@ def measure(command: click.Command, context: click.Context, given: Sequence[str]
     if runs:
         with output.results(settings["output"], program_owns_output=False) as stream:
             _show(answers, runs, settings, stream)
-    if lost:
+    return _status(answers, interrupted=interrupted)
+
+
+def _status(answers: Sequence[remote.Answer], *, interrupted: bool) -> int:
+    """Return the exit status for what hosts have answered."""
+    if any(each.lost for each in answers):
         wrong = all(each.status == ExitStatus.USAGE for each in answers)
         return ExitStatus.USAGE if wrong else ExitStatus.NOT_PERMITTED
     return ExitStatus.INTERRUPTED if interrupted else max(each.status or 0 for each in answers)
+
+
+def _keep(answers: Sequence[remote.Answer], path: str, *, quiet: bool) -> None:
+    """Write the recording of each host to a file of its own; times in it are of the clock of that host."""
+    for each in answers:
+        if each.lost:
+            output.warn(f"{each.host}: {each.lost}")
+            continue
+        own = f"{path.removesuffix(helping.ARCHIVES)}.{_UNUSABLE.sub('_', each.host)}{helping.ARCHIVES}"
+        try:
+            Path(own).write_bytes(each.archive)
+        except OSError as error:
+            raise click.FileError(own, error.strerror) from error
+        if not quiet:
+            output.say(f"{each.host}: {own}; {each.clock}", error=True)
+
+
+def _trace(hosts: Sequence[remote.Host], how: str, arguments: Sequence[str], settings: dict[str, Any]) -> int:
+    """Print the lines of all hosts as they come, each with its host."""
+    as_json = settings["format"] == "json"
+    width = max(len(each.text) for each in hosts)
+    with output.results(settings["output"], program_owns_output=False) as stream:
+
+        def show(host: str, line: str) -> None:
+            if as_json:
+                try:
+                    document = json.loads(line)
+                except ValueError:
+                    output.warn(f"{host} has sent what is no document of anyprobe's")
+                    return
+                output.write_json({"host": host, **document}, stream, one_line=True)
+            else:
+                stream.write(printable(f"{host:<{width}} {line}") + "\n")
+                stream.flush()
+
+        given = [arguments[0], "--json", *arguments[1:]] if as_json else arguments
+        answers, interrupted = remote.ask(hosts, script_of_lines(how, given), quiet=settings["quiet"], lines=show)
+    for each in answers:
+        if each.lost:
+            output.warn(f"{each.host}: {each.lost}")
+    return _status(answers, interrupted=interrupted)
 
 
 def named(given: Sequence[str], file: str | None) -> Iterator[remote.Host]:
@@ -95,7 +162,7 @@ def remote_arguments(command: click.Command, context: click.Context) -> Iterator
     for parameter in dict.fromkeys(order):
         if isinstance(parameter, click.Argument) and values[parameter.name or ""]:
             value = values[parameter.name or ""]
-            yield from [value] if isinstance(value, str) else value
+            yield from [value] if isinstance(value, str) else value if isinstance(value, tuple | list) else ()
     yield from rest
     yield from ("--", *program) if program else ()
 
@@ -120,6 +187,33 @@ def script(how: str, arguments: Sequence[str]) -> str:
         'kill "$w" 2>/dev/null',
         'f="$d/run.aprobe"; test -f "$f" || f=/dev/null',
         'echo "$s $(wc -c <"$f")" && cat "$f"',
+    )
+    return f"exec sh -c {shlex.quote('; '.join(lines).replace('&;', '&'))}"
+
+
+def script_of_lines(how: str, arguments: Sequence[str]) -> str:
+    """Return the command for a host's shell that sends lines as they come, and ends with the status of anyprobe.
+
+    The lines go through a pipe with a name, since standard output may be a socket, which cannot be opened, or that of a
+    started command. The shell opens it with its reader, so that neither waits for an anyprobe that never writes.
+    """
+    name, *rest = map(shlex.quote, arguments)
+    lines = (
+        "d=$(mktemp -d) || exit 1",
+        "trap 'rm -rf \"$d\"' EXIT",
+        'mkfifo "$d/lines" || exit 1',
+        "exec 3<&0",
+        'cat "$d/lines" 3<&- & c=$!',
+        'exec 4>"$d/lines"',
+        f"{how} {name} -o /dev/fd/4 {' '.join(rest)} </dev/null >&2 3<&- &",
+        "p=$!",
+        "exec 4>&-",
+        '{ read -r _; kill -TERM "$p"; } <&3 >/dev/null 2>&1 &',
+        "w=$!",
+        "exec 3<&-",
+        'wait "$p"; s=$?',
+        'kill "$w" 2>/dev/null',
+        'wait "$c"; exit "$s"',
     )
     return f"exec sh -c {shlex.quote('; '.join(lines).replace('&;', '&'))}"
 

@@ -4,7 +4,7 @@ import asyncio
 import re
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -21,6 +21,9 @@ PATIENCE = 60.0
 CONNECTING = 20.0
 """Seconds that a host has for answering at all."""
 LOOKS_AT_CLOCKS = 5
+NO_COMMAND = 127
+"""The status of a shell that finds no command of a name."""
+MISSING = "no anyprobe there; --remote COMMAND says how it is called"
 _CLOCK = "exec sh -c 'while read -r _; do date +%s%N; done'"
 _HOST = re.compile(
     r"(?:(?P<user>[^@\s]+)@)?(?P<name>\[[0-9a-fA-F:.%\w]+\]|[^\s:@\[\]/-][^\s:@\[\]/]*)(?::(?P<port>\d{1,5}))?"
@@ -75,7 +78,9 @@ class Answer:
         self.archive, self.lost = b"", why
 
 
-def ask(hosts: Sequence[Host], command: str, *, quiet: bool) -> tuple[list[Answer], bool]:
+def ask(
+    hosts: Sequence[Host], command: str, *, quiet: bool, lines: Callable[[str, str], None] | None = None
+) -> tuple[list[Answer], bool]:
     """Run a command on hosts until it has ended on all of them; return the answers, and whether Ctrl-C has ended it.
 
     Args:
@@ -83,19 +88,20 @@ def ask(hosts: Sequence[Host], command: str, *, quiet: bool) -> tuple[list[Answe
         command: for the shell there; it ends when its standard input does, and writes its status, the size of an
             archive and the archive.
         quiet: whether what it writes to standard error is not shown.
+        lines: instead of an archive it writes lines, of which each is given with its host to this.
     """
     try:
         import asyncssh  # noqa: F401 - whether it is there
     except ImportError:
         raise UsageError("-H needs asyncssh: pip install 'anyprobe[hosts]'") from None
-    return asyncio.run(_Hosts(command, quiet=quiet).ask(hosts))
+    return asyncio.run(_Hosts(command, quiet=quiet, lines=lines).ask(hosts))
 
 
 class _Hosts:
     """The connections of one command."""
 
-    def __init__(self, command: str, *, quiet: bool) -> None:
-        self._command, self._quiet = command, quiet
+    def __init__(self, command: str, *, quiet: bool, lines: Callable[[str, str], None] | None) -> None:
+        self._command, self._quiet, self._lines = command, quiet, lines
         self._stop = asyncio.Event()
         self._signals: list[int] = []
 
@@ -162,6 +168,9 @@ class _Hosts:
             saying = asyncio.create_task(self._say(answer.host, process.stderr))
             stopping = asyncio.create_task(self._end(process.stdin))
             try:
+                if self._lines is not None:
+                    await self._take_lines(process, answer, self._lines)
+                    return
                 head = (await process.stdout.readuntil(b"\n")).split()
                 answer.status, size = int(head[0]), int(head[1])
                 answer.archive = await process.stdout.readexactly(size)
@@ -173,9 +182,25 @@ class _Hosts:
                 saying.cancel()
                 process.close()
         if not answer.archive and not answer.lost:
-            missing = "no anyprobe there; --remote COMMAND says how it is called"
             ended = f"anyprobe has ended there with status {answer.status} and without results"
-            answer.lose(missing if answer.status == 127 else ended)
+            answer.lose(MISSING if answer.status == NO_COMMAND else ended)
+
+    async def _take_lines(
+        self, process: "asyncssh.SSHClientProcess[bytes]", answer: Answer, show: Callable[[str, str], None]
+    ) -> None:
+        """Hand on the lines of a host as they come, until its command has ended."""
+        if not self._quiet:
+            output.say(f"{answer.host}: {answer.clock}", error=True)
+        async for line in process.stdout:
+            show(answer.host, line.decode(errors="replace").rstrip("\n"))
+        await process.wait()
+        answer.status = process.exit_status
+        if answer.status is None:
+            answer.lose("the connection was lost")
+        elif answer.status == NO_COMMAND:
+            answer.lose(MISSING)
+        elif answer.status and not self._stop.is_set():
+            answer.lose(f"anyprobe has ended there with status {answer.status}")
 
     async def _end(self, stdin: "asyncssh.SSHWriter[bytes]") -> None:
         await self._stop.wait()
