@@ -46,11 +46,14 @@ static void on_tick(int signal, siginfo_t *info, void *context) {
 static _Thread_local unsigned long expected[FUNCTIONS][CALLS];
 static int ready;
 static unsigned long next(unsigned long *state) { return *state = *state * 6364136223846793005ul + 1442695040888963407ul; }
+#ifndef ARGUMENT
+#define ARGUMENT(number, state) (number < 3 ? next(state) >> 20 : next(state) >> (*state >> 60))
+#endif
 static unsigned long outcome(int function, int call) {
     static _Thread_local struct machine m;
     unsigned long state = function * 1000003ul + call * 7919ul + 12345, hash = 14695981039346656037ul;
     memset(&m, 0, sizeof m);
-    for (int i = 0; i < 6; i++) m.arguments[i] = i < 3 ? next(&state) >> 20 : next(&state) >> (state >> 60);
+    for (int i = 0; i < 6; i++) m.arguments[i] = ARGUMENT(i, &state);
     for (int i = 0; i < 4; i++) m.vectors[i] = (double)(long)(next(&state) >> 24) / 4096.0;
     for (int i = 0; i < 256; i++) m.memory[i] = (unsigned char)(next(&state) >> 56);
     m.arguments[0] = (unsigned long)m.memory;

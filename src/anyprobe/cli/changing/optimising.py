@@ -10,7 +10,7 @@ import click
 from anyprobe.cli.programs.targets import on_process, process_spec
 from anyprobe.cli.terminal import output
 from anyprobe.core.printable import printable
-from anyprobe.data.findings.optimisation import Optimisation
+from anyprobe.data.findings.optimisation import Optimisation, Specialised
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,6 +31,7 @@ class Optimising:
     watch: float
     turns: int
     turn: float
+    specialise: bool
     ends: bool
     """Whether the command is over when nothing is kept."""
     quiet: bool
@@ -46,8 +47,9 @@ class Optimising:
             raise click.UsageError("one process at a time is optimised")
         part = on_process(session).host.arming
         self._optimiser = part.begin_optimising(
-            *map(process_spec, specs), measure=self.measure, watch=self.watch, turns=self.turns, turn=self.turn
-        )
+            *map(process_spec, specs), measure=self.measure, watch=self.watch, turns=self.turns, turn=self.turn,
+            specialise=self.specialise,
+        )  # fmt: skip
 
     def look(self, sessions: "Sequence[Measured]", stream: TextIO, *, final: bool = False) -> int:  # noqa: ARG002
         """Do the next step, if it is time for that."""
@@ -87,6 +89,7 @@ class Optimising:
                 f"{found.functions:,} functions, {found.code_bytes:,} bytes, moved; {found.calls:,} calls lead there; "
                 f"{len(found.stayed):,} functions stayed"
             )
+        lines += [_special(each) for each in found.specialised[:_NAMED]]
         lines += [f"  {printable(each.spec)}: {each.reason}: {each.detail}" for each in found.stayed[:_NAMED]]
         if found.before_ns is not None and found.after_ns is not None:
             lines.append(
@@ -98,6 +101,14 @@ class Optimising:
         heading.print_deaths((snapshot.target, *snapshot.others), console)
 
 
+def _special(each: "Specialised") -> str:
+    values = " and ".join(f"{name} = {value - (value >> 63 << 64):,}" for name, value in each.values.items())
+    return (
+        f"  {printable(each.function)}: {values} in {100 * each.share:.3g} % of its calls: {each.jumps} jumps go one "
+        f"way, {each.results} results are known, {each.dropped} blocks never run"
+    )
+
+
 def _gain(found: Optimisation) -> str:
     if found.interval is None or found.before_ns is None or not found.after_ns:
         return ""
@@ -107,4 +118,4 @@ def _gain(found: Optimisation) -> str:
 
 def without_sites(snapshot: "Snapshot") -> "Snapshot":
     """Return results without the counters by which was found what runs."""
-    return replace(snapshot, sites=())
+    return replace(snapshot, sites=(), aggregations=())

@@ -26,6 +26,11 @@ from anyprobe.cli.syntax import helping, options
     "--turn", type=options.Seconds(min=0.05), default=0.5, show_default=True, metavar="SECONDS",
     help="For how long each time.",
 )  # fmt: skip
+@click.option(
+    "--specialise",
+    is_flag=True,
+    help="Make functions anew for values that their parameters mostly have, instead of having them lie side by side.",
+)
 @options.target
 @options.injecting
 @options.unsafe
@@ -38,6 +43,7 @@ def command(
     watch: float,
     turns: int,
     turn: float,
+    specialise: bool,
     pids: Any,  # noqa: ANN401
     names: Any,  # noqa: ANN401
     **settings: Any,  # noqa: ANN401
@@ -50,6 +56,7 @@ def command(
     \b
     anyprobe optimise --unsafe 'a.out:*' -p 4242
     anyprobe optimise --unsafe 'a.out:*' --measure a.out:handle_request -p 4242
+    anyprobe optimise --unsafe --specialise 'libz:*' -p 4242
     """  # noqa: D301 - click's mark for lines that stay as they are
     from anyprobe.cli.changing import optimising
     from anyprobe.cli.measurement import measuring
@@ -62,7 +69,9 @@ def command(
         raise click.UsageError("optimise is for programs, and not for the kernel")
     if len(target.pids) > 1:
         raise click.UsageError("one process at a time is optimised")
-    wanted = optimising.Optimising(measure, watch, turns, turn, ends=not target.program, quiet=settings["quiet"])
+    wanted = optimising.Optimising(
+        measure, watch, turns, turn, specialise, ends=not target.program, quiet=settings["quiet"]
+    )
     if target.program and settings["at_end"] is None:
         settings["at_end"] = "leave"
     plan = measuring.Plan(

@@ -1,6 +1,6 @@
 """What an optimisation was worth: what was compared, what came of it, and why it was kept or not."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log, sqrt
 from typing import Any
@@ -10,6 +10,30 @@ from anyprobe.data.findings.refused import RefusedSite
 _QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 """Student's distribution at 97.5 %, for 1, 2, 3... degrees of freedom."""
 _MOST = 1.96
+
+
+@dataclass(frozen=True, slots=True)
+class Specialised:
+    """A function that was made anew for the values that its parameters mostly have."""
+
+    function: str
+    values: Mapping[str, int]
+    """The values by registers, without a sign."""
+    share: float
+    """The part of its calls in which each of these is so; of several, the smallest part."""
+    jumps: int
+    """Conditional jumps that always go one way then."""
+    results: int
+    """Instructions whose results are known then, or that take less time."""
+    dropped: int
+    """Blocks that never run then."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the members of a document."""
+        return {
+            "function": self.function, "values": dict(self.values), "share": self.share, "jumps": self.jumps,
+            "results": self.results, "dropped": self.dropped,
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +60,8 @@ class Optimisation:
     """Cache lines, in bytes, in which the code lies that has run."""
     stayed: tuple[RefusedSite, ...] = ()
     """The functions that could not be moved, and why."""
+    specialised: tuple[Specialised, ...] = ()
+    """What the functions were specialised for, where that was asked for."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the members of a document."""
@@ -51,6 +77,7 @@ class Optimisation:
             "code_bytes": self.code_bytes,
             "hot_bytes": self.hot_bytes,
             "stayed": [each.as_json() for each in self.stayed],
+            "specialised": [each.as_json() for each in self.specialised],
         }
 
 

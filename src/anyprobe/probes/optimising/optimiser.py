@@ -1,4 +1,4 @@
-"""The course of an optimisation: count, choose, lay out anew, compare by turns, keep or put back."""
+"""The course of an optimisation: count, choose, have functions run elsewhere, compare by turns, keep or put back."""
 
 import time
 from bisect import bisect_left
@@ -129,7 +129,7 @@ class Optimiser:
             )
             return self._end(f"nothing is to be gained: {text}", hot_bytes=size)
         layout = self._layout = Relayout(self._host, self._ordered(hot, measured, counts))
-        yield from self._compared(layout, measured, size)
+        yield from self._compared(layout, measured.site.canonical, [entry_of(measured)], hot_bytes=size)
 
     def _called(self) -> "tuple[Place | None, list[Place]]":
         """Return the place that is measured and those of the functions that were called most; count no more."""
@@ -167,16 +167,24 @@ class Optimiser:
             calls[each] = self._hits[place]
         return in_order(moved, calls, counts)
 
-    def _compared(self, layout: Relayout, measured: "Place", size: int) -> Iterator[float]:
-        """Measure by turns, and end with the one that is better."""
-        hook = Hook(ActionKind.COUNT)
-        code = measured.module.code.containing(measured.want.address)
-        assert code is not None
-        self._count([(measured.module, code, Want(measured.want.address, WantKind.ENTRY, tag=hook))])
-        if not hook.armed:
-            raise UsageError(f"{measured.site.canonical} cannot be counted: {hook.refusal}")
+    def _compared(
+        self, layout: Relayout, name: str, places: Sequence[tuple[Module, FunctionCode, Want]], **known: object
+    ) -> Iterator[float]:
+        """Measure by turns, and end with the one that is better.
+
+        Args:
+            layout: What is compared with how it was.
+            name: The function whose calls are timed.
+            places: Where these are counted.
+            known: What is known of the optimisation so far.
+
+        """
+        self._count(list(places))
+        hooks = [want.tag for _, _, want in places if isinstance(want.tag, Hook)]
+        if refused := next((hook.refusal for hook in hooks if not hook.armed), None):
+            raise UsageError(f"{name} cannot be counted: {refused}")
+        known["measured"] = name
         times: dict[bool, list[float]] = {False: [], True: []}
-        known: dict[str, object] = {"measured": measured.site.canonical, "hot_bytes": size}
         for number in range(self._turns):
             for anew in (False, True) if number % 2 == 0 else (True, False):
                 if anew and not layout.moved:
@@ -186,11 +194,11 @@ class Optimiser:
                         return self._end("no function could be moved", **known)
                 elif not anew and layout.moved:
                     layout.revert()
-                calls, cpu = BankValues().hits(hook), _cpu_time(self._host.pid)
+                calls, cpu = _hits(hooks), _cpu_time(self._host.pid)
                 yield self._turn
-                calls, cpu = BankValues().hits(hook) - calls, _cpu_time(self._host.pid) - cpu
+                calls, cpu = _hits(hooks) - calls, _cpu_time(self._host.pid) - cpu
                 if calls < _FEW:
-                    text = f"{measured.site.canonical} was called {calls} times in {self._turn:g} s"
+                    text = f"{name} was called {calls} times in {self._turn:g} s"
                     return self._end(f"{text}, too seldom to compare: name another function by --measure", **known)
                 times[anew].append(cpu / calls)
         low, high = interval_of(times[False], times[True])
@@ -214,6 +222,18 @@ class Optimiser:
             "functions": len(layout.moved), "calls": layout.rebound(), "code_bytes": layout.bytes,
             "stayed": tuple(stayed),
         }  # fmt: skip
+
+
+def entry_of(place: "Place") -> tuple[Module, FunctionCode, Want]:
+    """Return what counts the calls of a function, beside functions that run elsewhere."""
+    code = place.module.code.containing(place.want.address)
+    assert code is not None
+    return place.module, code, Want(place.want.address, WantKind.ENTRY, tag=Hook(ActionKind.COUNT))
+
+
+def _hits(hooks: "Sequence[Hook]") -> int:
+    values = BankValues()
+    return sum(map(values.hits, hooks))
 
 
 def _name(host: "ProbeHost", moved: Moved) -> str:

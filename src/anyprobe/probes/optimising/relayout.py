@@ -1,10 +1,11 @@
 """Relayout: functions run elsewhere, side by side, and what calls them leads there."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.flow.function import FunctionCode
+from anyprobe.binary.liveness.module import ModuleLiveness
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, Insn
 from anyprobe.probes.target_errors import typed
@@ -29,6 +30,8 @@ class Moved:
     code: FunctionCode
     cold: frozenset[int] = frozenset()
     """Where blocks begin that have not run."""
+    values: Mapping[int, int] = field(default_factory=dict)
+    """What it is specialised for: values of registers at its entry, by their numbers."""
     body: Body = field(init=False)
     want: Want = field(init=False)
     calls: list[tuple[FunctionCode, Want]] = field(default_factory=list)
@@ -36,8 +39,11 @@ class Moved:
 
     def __post_init__(self) -> None:
         """Want it at its entry."""
-        self.body = Body(self.code, self.cold)
+        self.body = Body(self.code, self.cold, self.values, self._are_flags_dead)
         self.want = Want(self.code.entry, WantKind.ENTRY, tag=Hook(ActionKind.MOVE, body=self.body))
+
+    def _are_flags_dead(self, address: int) -> bool:
+        return self.module.code.analyses.get(ModuleLiveness).scratch(self.code, address).flags_dead
 
     @property
     def hook(self) -> Hook:

@@ -151,7 +151,7 @@ class Arming:
 
     def begin_optimising(
         self, *specs: str | Spec, measure: str | Spec | None = None, watch: float = 1.0, turns: int = 6,
-        turn: float = 0.5,
+        turn: float = 0.5, specialise: bool = False,
     ) -> "Optimiser":  # fmt: skip
         """Count what is called, and return what goes on from there, step by step; the arguments are ``optimise``'s."""
         from anyprobe.probes.optimising.optimiser import Optimiser
@@ -164,11 +164,16 @@ class Arming:
         wanted = parsed([*specs, *([measure] if measure is not None else [])])
         found = self.arm(wanted, timed=False)
         probes, measured = (found, None) if measure is None else (found[:-1], found[-1])
-        return Optimiser(host, probes, measured, self.remove, watch=watch, turns=turns, turn=turn)
+        if not specialise:
+            return Optimiser(host, probes, measured, self.remove, watch=watch, turns=turns, turn=turn)
+        from anyprobe.probes.optimising.specialiser import Specialiser
+
+        handlers = self._handlers
+        return Specialiser(host, probes, measured, self.remove, handlers, watch=watch, turns=turns, turn=turn)
 
     def optimise(
         self, *specs: str | Spec, measure: str | Spec | None = None, watch: float = 1.0, turns: int = 6,
-        turn: float = 0.5,
+        turn: float = 0.5, specialise: bool = False,
     ) -> "Optimisation":  # fmt: skip
         """Have those of some functions that run most run elsewhere, side by side, if that makes the program faster.
 
@@ -181,6 +186,8 @@ class Arming:
             watch: seconds for which is counted which functions run, and then which blocks.
             turns: how often both ways are compared.
             turn: seconds of each turn.
+            specialise: instead, have functions that are mostly called with one value of a parameter run as that value
+                decides; by default their direct calls are what is measured by.
 
         Returns:
             What came of it.
@@ -189,7 +196,9 @@ class Arming:
             SpecError: a spec means nothing.
             UsageError: the session was not opened for changes (``unsafe=True``).
         """
-        optimiser = self.begin_optimising(*specs, measure=measure, watch=watch, turns=turns, turn=turn)
+        optimiser = self.begin_optimising(
+            *specs, measure=measure, watch=watch, turns=turns, turn=turn, specialise=specialise
+        )
         for seconds in optimiser.steps():
             self._host.wait(seconds)
         return optimiser.found

@@ -81,15 +81,17 @@ class Fronts:
             for original, copy in patch.copies
             if original not in lost
         }
-        alone = replace(planned, wants=())
-        head = emit_patch(alone, patch.address, bias, ActionSource(lambda _: (), lambda _: Clobbers()), {})
+        alone, begin = replace(planned, wants=()), patch.copies[0][1]
+        head = emit_patch(alone, begin, bias, ActionSource(lambda _: (), lambda _: Clobbers()), {})
         if isinstance(head, EmittedPatch):
             same = {
                 copy - patch.address
                 for original, copy in set(head.copies).intersection(patch.copies)
                 if original in lost
             }
-            found |= {at: recipe for at, recipe in self.positions(alone, bias, head, bearings)[1].items() if at in same}
+            positions = self.positions(alone, bias, head, bearings)[1]
+            places = {at + begin - patch.address: recipe for at, recipe in positions.items()}
+            found |= {at: recipe for at, recipe in places.items() if at in same}
         return found
 
 

@@ -5,17 +5,22 @@ Control stays in it, in loops too, until it leaves the function, or comes to wha
 run, a call, a system call. That is done where it is in the original, which is as it was but for the jump at its entry.
 So calls have the return addresses that they always had: exceptions, ``longjmp`` and debuggers find what they know. And
 each instruction of a copy stands for one of the original, from where a thread can go on at any time.
+
+A specialised copy is for calls in which some registers have certain values: it begins with a comparison, and other
+calls go on in the original, after a copy of the instructions that the jump at the entry has overwritten.
 """
 
 import struct
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, Insn
+from anyprobe.isa.registers import GPRS
 from anyprobe.isa.relocate import displace
 from anyprobe.splice.codegen.moved.fragment_parts import JUMP, LONG_JCC
+from anyprobe.splice.codegen.moved.specialised import Facts, find_facts, guard
 from anyprobe.splice.emitted import BODY, EmittedPatch
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy
 
@@ -26,6 +31,10 @@ _DESCRIBED = 26
 _COPIED = frozenset({Flow.NEXT, Flow.RET, Flow.INDIRECT_JUMP, Flow.TRAP})
 _ENDS = frozenset({Flow.JCC, Flow.JUMP, Flow.RET, Flow.INDIRECT_JUMP})
 _I32 = struct.Struct("<i")
+_NOT_EQUAL = 5
+_LOAD, _GUARD = 10, 16
+"""Bytes of what takes the place of an instruction, and of a comparison with the jump after it, at most."""
+_NOTHING = Facts(frozenset(), {}, {})
 
 
 @dataclass(eq=False, slots=True)
@@ -35,21 +44,49 @@ class Body:
     code: FunctionCode
     cold: frozenset[int] = frozenset()
     """The blocks that have not run, by where they begin: they are not copied."""
+    values: Mapping[int, int] = field(default_factory=dict)
+    """What it is specialised for: values of registers at its entry, by their numbers."""
+    are_flags_dead: Callable[[int], bool] = lambda _: False
+    """Whether no flag is read any more from an address on."""
     patch: EmittedPatch | None = None
 
     @property
     def most_bytes(self) -> int:
         """Upper bound of the bytes of its copy, and of what is said of that."""
-        return self._copy_bytes + 9 * len(self.code.addresses)
+        more = self._copy_bytes + _LOAD * len(self.code.addresses) if self.values else 0
+        return self._copy_bytes + more + 9 * len(self.code.addresses)
 
     @property
     def _copy_bytes(self) -> int:
-        return len(self.code.content) + 12 * len(self.code.turns) + 64
+        return len(self.code.content) + 12 * len(self.code.turns) + 64 + _GUARD * len(self.values)
 
     @property
     def described_bytes(self) -> int:
         """How much room it takes to say what signal handlers are shown of its copy."""
-        return _DESCRIBED * len(self.code.addresses)
+        return _DESCRIBED * len(self.code.addresses) * (2 if self.values else 1)
+
+    def blocks(self, lost: int) -> dict[int, list[Insn]]:
+        """Return the blocks that may be copied, each up to the first instruction that has to stay where it is.
+
+        What begins before ``lost`` is copied whether it has run or not.
+        """
+        found: dict[int, list[Insn]] = {}
+        block: list[Insn] | None = None
+        starts = frozenset(self.code.blocks)
+        for insn in self.code.insns:
+            if insn.address in starts:
+                hot = insn.address not in self.cold or insn.address < lost
+                block = found.setdefault(insn.address, []) if hot else None
+            if block is None:
+                continue
+            block.append(insn)
+            if insn.flow in _ENDS or not _moves(insn):
+                block = None
+        return found
+
+    def facts(self, blocks: Mapping[int, Sequence[Insn]]) -> Facts:
+        """Return what follows from the values for which it is specialised."""
+        return find_facts(blocks, self.code.entry, self.values, self.are_flags_dead)
 
     @property
     def refusal(self) -> Refusal | None:
@@ -61,7 +98,13 @@ class Body:
             return Refusal(
                 Reason.CONTROL_FLOW_UNKNOWN, code.start, "there may be data in it, or it runs on into others"
             )
-        if self._copy_bytes > MOST_BYTES:
+        for register, value in self.values.items():
+            if guard(register, value) is None:
+                detail = f"{GPRS[register].name} = {value:#x} takes more than 32 bits to compare with"
+                return Refusal(Reason.NO_DISPLACED_FORM, code.start, detail)
+        if self.values and not self.are_flags_dead(code.entry):
+            return Refusal(Reason.NO_DISPLACED_FORM, code.start, "it may read flags before it sets them")
+        if self.most_bytes > MOST_BYTES:
             return Refusal(
                 Reason.NO_ROOM_NEARBY, code.start, f"with {len(code.content):,} bytes it is too large to move"
             )
@@ -82,7 +125,7 @@ class _Copy:
     """The copy while it is written. All addresses are link-time addresses, also those of the copy."""
 
     def __init__(self, body: Body, planned: PlannedSplice, address: int, bias: int) -> None:
-        self._code, self._cold, self._bias = body.code, body.cold, bias
+        self._body, self._bias = body, bias
         self._entry, self._lost = planned.start, planned.write_at + planned.written
         """What is below this address, from the entry on, is overwritten: nothing may go on there."""
         self._base, self._out = address - bias, bytearray()
@@ -91,10 +134,46 @@ class _Copy:
         """(place, target, whether it is in the original for sure) of displacements that are to be filled in."""
         self._places: dict[int, int] = {}
         """Where blocks are in the copy."""
+        self._facts = _NOTHING
 
     def written(self) -> EmittedPatch | Refusal:
-        blocks = self._reached(self._blocks())
-        order = list(blocks)
+        blocks = self._body.blocks(self._lost)
+        guards = self._guard()
+        if guards:
+            self._facts = self._body.facts(blocks)
+            refusal = self._lay({at: block for at, block in blocks.items() if at in self._facts.reached})
+            special = len(self._copies)
+            self._facts = _NOTHING
+            for place in guards:
+                _I32.pack_into(self._out, place, len(self._out) - place - 4)
+            refusal = refusal or self._lay(
+                self._reached({at: block for at, block in blocks.items() if at < self._lost})
+            )
+            # the first place that stands for an instruction is where threads are led to that are there: a copy for all
+            self._copies = self._copies[special:] + self._copies[:special]
+        else:
+            refusal = self._lay(self._reached(blocks))
+        if refusal is not None:
+            return refusal
+        address, bias = self._base + self._bias, self._bias
+        pairs = tuple([(original + bias, copy + bias) for original, copy in self._copies])
+        return EmittedPatch(address, bytes(self._out), pairs, pairs, address, BODY)
+
+    def _guard(self) -> list[int]:
+        """Append comparisons; return the displacements of the jumps that are taken by calls with other values."""
+        places = []
+        for register, value in self._body.values.items():
+            self._note(self._entry)
+            self._out += guard(register, value) or b""
+            self._note(self._entry)
+            self._out += LONG_JCC[_NOT_EQUAL] + bytes(4)
+            places.append(len(self._out) - 4)
+        return places
+
+    def _lay(self, blocks: Mapping[int, Sequence[Insn]]) -> Refusal | None:
+        """Append blocks, the one with the entry first, and fill in how they lead to each other."""
+        self._places, self._open = {}, []
+        order = sorted(blocks, key=lambda at: (at != self._entry, at))
         for number, start in enumerate(order):
             self._places[start] = self._here
             refusal = self._block(blocks[start], order[number + 1] if number + 1 < len(order) else -1)
@@ -103,29 +182,11 @@ class _Copy:
         for place, target, stays in self._open:
             goal = target if stays else self._places.get(target, target)
             _I32.pack_into(self._out, place, goal - self._base - place - 4)
-        address, bias = self._base + self._bias, self._bias
-        pairs = tuple([(original + bias, copy + bias) for original, copy in self._copies])
-        return EmittedPatch(address, bytes(self._out), pairs, pairs, address, BODY)
+        return None
 
     @property
     def _here(self) -> int:
         return self._base + len(self._out)
-
-    def _blocks(self) -> dict[int, list[Insn]]:
-        """Return the blocks that may be copied, each up to the first instruction that has to stay where it is."""
-        found: dict[int, list[Insn]] = {}
-        block: list[Insn] | None = None
-        starts = frozenset(self._code.blocks)
-        for insn in self._code.insns:
-            if insn.address in starts:
-                hot = insn.address not in self._cold or insn.address < self._lost
-                block = found.setdefault(insn.address, []) if hot else None
-            if block is None:
-                continue
-            block.append(insn)
-            if insn.flow in _ENDS or not _moves(insn):
-                block = None
-        return found
 
     def _reached(self, blocks: Mapping[int, list[Insn]]) -> dict[int, list[Insn]]:
         """Return the blocks that control comes to from the entry within the copy, in their order."""
@@ -143,9 +204,12 @@ class _Copy:
     def _block(self, insns: Sequence[Insn], following: int) -> Refusal | None:
         """Append a block; ``following`` is the one that comes next."""
         for insn in insns:
-            if insn.flow is Flow.JUMP:
+            if insn.flow is Flow.JUMP or insn.address in self._facts.taken:
                 self._note(insn.address)
-                self._go_on(insn.target, following)
+                self._go_on(self._facts.taken.get(insn.address, insn.target), following)
+            elif insn.address in self._facts.fixed:
+                self._note(insn.address)
+                self._out += self._facts.fixed[insn.address]
             elif insn.flow is Flow.JCC and insn.condition is not None:
                 self._conditional(insn, following)
             else:

@@ -1,0 +1,168 @@
+# mypy: disable-error-code="valid-type"
+"""Specialisation: functions that are mostly called with one value of a parameter run as that value decides.
+
+Counted is which values the parameters have that are in registers; what these decide is worked out on the machine code
+(``splice.codegen.moved.specialised``). Other calls go on in the original.
+"""
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from anyprobe.binary.flow.function import FunctionCode
+from anyprobe.data.aggregates.aggregations import Count
+from anyprobe.data.findings.optimisation import Specialised
+from anyprobe.handlers.types.annotations import ptr, u64
+from anyprobe.isa.registers import GPRS, NUMBERS
+from anyprobe.probes.optimising.optimiser import Optimiser, entry_of
+from anyprobe.probes.optimising.relayout import Moved, Relayout
+from anyprobe.splice.codegen.patch import ActionKind
+from anyprobe.splice.edits import Module
+from anyprobe.splice.plan.splices import Want, WantKind
+from anyprobe.splice.regions.banks import Hook
+
+if TYPE_CHECKING:
+    from anyprobe.probes.handlers.decorators import Decorators
+    from anyprobe.probes.host import ProbeHost
+    from anyprobe.probes.probe import Place, Probe
+
+_PARAMETERS = tuple(NUMBERS[name] for name in ("rdi", "rsi", "rdx", "rcx", "r8", "r9"))
+_MOST_FUNCTIONS = 64
+"""Functions whose parameters are looked at: those that are called most."""
+_CAPACITY = 1 << 16
+"""Values of all their parameters."""
+_MOSTLY = 0.8
+"""The share of a function's calls with one value from which on it is worth a comparison in all."""
+_CALLS = 17
+"""Stands in the place of a register's number where calls are counted."""
+_HALF = 1 << 31
+Hit = Any
+"""What a handler is called with is typed by their compiler."""
+
+
+class Specialiser(Optimiser):
+    """One optimisation of one process, by values of parameters."""
+
+    def __init__(
+        self, host: "ProbeHost", probes: "Sequence[Probe]", measured: "Probe | None", remove: Any,  # noqa: ANN401
+        handlers: "Decorators", **settings: Any,  # noqa: ANN401
+    ) -> None:  # fmt: skip
+        """Take what an optimiser takes, and what places handlers."""
+        super().__init__(host, probes, measured, remove, **settings)
+        self._handlers = handlers
+
+    def _steps(self) -> Iterator[float]:
+        yield self._watch
+        measured, hot = self._called()
+        asked = None if self._measure is None else measured
+        hot = [each for each in hot if asked is None or each.address != asked.address][:_MOST_FUNCTIONS]
+        if not hot:
+            return self._end(f"of these functions, none was called in {self._watch:g} s")
+        values = self._watched(hot)
+        yield self._watch
+        shares = self._shares(values)
+        for module in {place.module for place in hot}:
+            module.code.survey()
+        special, found = [], []
+        for place in hot:
+            moved, known = self._specialised(place, shares.get(place.address, {}))
+            if moved is None or known is None:
+                continue
+            special.append(moved)
+            found.append(known)
+        if not special:
+            return self._end("none of these functions is mostly called with a value that decides something in it")
+        for each in special:
+            each.find_calls()
+        layout = self._layout = Relayout(self._host, special)
+        if asked is not None:
+            name, places = asked.site.canonical, [entry_of(asked)]
+        else:
+            name, places = self._calls_of(special)
+            if not places:
+                return self._end("what calls these functions cannot be counted: name another function by --measure")
+        yield from self._compared(layout, name, places, specialised=tuple(found))
+
+    def _watched(self, hot: "Sequence[Place]") -> Count:
+        """Begin to count the values of parameters that can be compared with in one instruction."""
+        values: Any = Count("values of parameters", by=("place", "register", "value"), capacity=_CAPACITY)
+
+        def seen(ctx: Hit) -> None:
+            note(ctx.ip, _CALLS, 0)
+            note(ctx.ip, 7, ctx.regs.rdi)
+            note(ctx.ip, 6, ctx.regs.rsi)
+            note(ctx.ip, 2, ctx.regs.rdx)
+            note(ctx.ip, 1, ctx.regs.rcx)
+            note(ctx.ip, 8, ctx.regs.r8)
+            note(ctx.ip, 9, ctx.regs.r9)
+
+        def note(place: ptr, register: u64, value: u64) -> None:
+            if value + _HALF < 2 * _HALF:  # it fits 32 bits, with a sign
+                values[place, register, value].add()
+
+        self._handlers.entry(*[place.site.canonical for place in hot])(seen)
+        self._seen = seen
+        made: Count = values
+        return made
+
+    def _shares(self, values: Count) -> dict[int, dict[int, tuple[int, float]]]:
+        """Return by function and register the most frequent value and its share of the calls; count no more."""
+        self._remove(*self._handlers.probes_of(self._seen))
+        counts: dict[int, dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
+        for (place, register, value), cell in values.result().entries.items():
+            counts[int(place)][int(register)][int(value)] = cell.count
+        found: dict[int, dict[int, tuple[int, float]]] = {}
+        for place, registers in counts.items():
+            calls = sum(registers.pop(_CALLS, {}).values())
+            for register, seen in registers.items():
+                value = max(seen, key=seen.__getitem__)
+                found.setdefault(place, {})[register] = value, min(seen[value] / max(calls, 1), 1.0)
+        return found
+
+    def _specialised(
+        self, place: "Place", shares: Mapping[int, tuple[int, float]]
+    ) -> tuple[Moved | None, Specialised | None]:
+        """Return a function as it is for its most frequent values, if these decide something."""
+        code = place.module.code.containing(place.want.address)
+        values = {at: value for at, (value, share) in shares.items() if share >= _MOSTLY and at in _PARAMETERS}
+        if code is None or not values:
+            return None, None
+        decided = _decided(place.module, code, values)
+        for at in sorted(values, key=lambda at: shares[at][1]):  # what decides nothing is not compared with
+            rest = {register: value for register, value in values.items() if register != at}
+            if _decided(place.module, code, rest) == decided:
+                values = rest
+        if not values or not any(decided):
+            return None, None
+        moved = Moved(place.module, code, values=values)
+        share = min(shares[at][1] for at in values)
+        names = {GPRS[at].name: value for at, value in values.items()}
+        return moved, Specialised(place.site.canonical, names, share, *decided)
+
+    def _calls_of(self, special: Sequence[Moved]) -> tuple[str, list[tuple[Module, FunctionCode, Want]]]:
+        """Return what counts the direct calls of one of some functions, without a probe in any of these."""
+        moved = {each.code for each in special}
+        for each in special:
+            blocks = {
+                (caller, caller.blocks[max(bisect_right(caller.blocks, want.address) - 1, 0)])
+                for caller, want in each.calls
+                if caller not in moved
+            }
+            if blocks:
+                name = self._host.symbols.name(each.code.start + each.module.bias)
+                return name, [
+                    (each.module, caller, Want(at, WantKind.OFFSET, tag=Hook(ActionKind.COUNT)))
+                    for caller, at in sorted(blocks, key=lambda block: block[1])
+                ]
+        return "", []
+
+
+def _decided(module: Module, code: FunctionCode, values: Mapping[int, int]) -> tuple[int, int, int]:
+    """Return how many jumps some values decide, how many results they fix, and how many blocks never run then."""
+    if not values:
+        return 0, 0, 0
+    body = Moved(module, code, values=values).body
+    blocks = body.blocks(code.entry)
+    facts, anything = body.facts(blocks), Moved(module, code).body.facts(blocks)
+    return len(facts.taken), len(facts.fixed), len(anything.reached) - len(facts.reached)
