@@ -110,7 +110,7 @@ def filtering():
         process.kill()
 
 
-def text_of(pid):
+def code_of(pid):
     with open(f"/proc/{pid}/maps") as maps:
         low, high = next(line.split()[0].split("-") for line in maps if "r-xp" in line and "specialised" in line)
     with open(f"/proc/{pid}/mem", "rb") as memory:
@@ -130,7 +130,7 @@ def command(pid, *arguments):
 
 
 def test_a_function_is_made_anew_for_the_values_that_it_mostly_has(filtering):
-    before = text_of(filtering.pid)
+    before = code_of(filtering.pid)
     document = json.loads(command(filtering.pid, "a.out:filter", "a.out:twice", "--json"))
     jsonschema.Draft202012Validator(json.loads(text_of("optimise"))).validate(document)
     (special,) = document["specialised"]
@@ -141,7 +141,7 @@ def test_a_function_is_made_anew_for_the_values_that_it_mostly_has(filtering):
     assert document["interval"][0] > 1.01
     assert document["kept"]
     assert (document["moved"], document["rebound"]) == (1, 2)
-    assert text_of(filtering.pid) == before
+    assert code_of(filtering.pid) == before
     assert not has_ended(filtering)
 
 
