@@ -56,43 +56,60 @@ def samples(text, metric):
     return {name: float(value) for name, value in found}
 
 
+@contextmanager
+def prometheus(folder, url, *options):
+    """Run a Prometheus that scrapes an address; give what asks it, and returns numbers by function."""
+    host = url.removeprefix("http://").partition("/")[0]
+    scrapes = {"job_name": "a", "scrape_interval": "200ms", "static_configs": [{"targets": [host]}]}
+    scrapes["scrape_timeout"] = "200ms"
+    (folder / "prometheus.yml").write_text(json.dumps({"scrape_configs": [scrapes]}))
+    place = f"127.0.0.1:{free_port()}"
+    settings = ["--config.file=prometheus.yml", "--storage.tsdb.path=data", f"--web.listen-address={place}"]
+
+    def asked(query):
+        try:
+            found = json.loads(fetched(f"http://{place}/api/v1/query?query={urllib.parse.quote(query)}"))
+        except OSError:
+            return {}
+        return {each["metric"]["function"]: float(each["value"][1]) for each in found["data"]["result"]}
+
+    with subprocess.Popen(["prometheus", *settings, *options], cwd=folder, stderr=subprocess.DEVNULL) as server:
+        try:
+            yield asked
+        finally:
+            server.kill()
+
+
 @pytest.mark.skipif(not shutil.which("prometheus"), reason="needs prometheus")
 def test_a_prometheus_has_the_program_s_own_counts(run_target, tmp_path):
     target = run_target("nested_calls.c", options=("-pthread",))
     before = Image.of(target.pid)
     with serving(*(f"a.out:{name}" for name in NAMES), "-p", str(target.pid)) as (_, url):
-        host = url.removeprefix("http://").partition("/")[0]
-        scrapes = {"job_name": "a", "scrape_interval": "200ms", "static_configs": [{"targets": [host]}]}
-        scrapes["scrape_timeout"] = "200ms"
-        (tmp_path / "prometheus.yml").write_text(json.dumps({"scrape_configs": [scrapes]}))
         calls = target.go(20).calls
-        place = f"127.0.0.1:{free_port()}"
-        command = [
-            "prometheus",
-            "--config.file=prometheus.yml",
-            "--storage.tsdb.path=data",
-            f"--web.listen-address={place}",
-        ]
-        with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as prometheus:
-            try:
-
-                def asked(query):
-                    url = f"http://{place}/api/v1/query?query={urllib.parse.quote(query)}"
-                    try:
-                        found = json.loads(fetched(url))["data"]["result"]
-                    except OSError:
-                        return {}
-                    return {each["metric"]["function"]: float(each["value"][1]) for each in found}
-
-                wanted = {name: calls[name] for name in NAMES}
-                wait_until(lambda: asked("anyprobe_call_duration_seconds_count") == wanted, "it has them")
-                assert asked('anyprobe_call_duration_seconds_bucket{le="+Inf"}') == wanted
-                means = asked("anyprobe_call_duration_seconds_sum / anyprobe_call_duration_seconds_count")
-                assert means["outer"] > 2 * means["middle"] > 2 * means["deep"] > 0
-            finally:
-                prometheus.kill()
+        wanted = {name: calls[name] for name in NAMES}
+        with prometheus(tmp_path, url) as asked:
+            wait_until(lambda: asked("anyprobe_call_duration_seconds_count") == wanted, "it has them")
+            assert asked('anyprobe_call_duration_seconds_bucket{le="+Inf"}') == wanted
+            means = asked("anyprobe_call_duration_seconds_sum / anyprobe_call_duration_seconds_count")
+            assert means["outer"] > 2 * means["middle"] > 2 * means["deep"] > 0
+        (tmp_path / "native").mkdir()
+        with prometheus(tmp_path / "native", url, "--enable-feature=native-histograms") as asked:
+            calls_now, times = (f"histogram_{each}(anyprobe_call_duration_seconds)" for each in ("count", "sum"))
+            wait_until(lambda: asked(calls_now) == wanted, "it has them natively")
+            assert asked(f"{times} / {calls_now}") == pytest.approx(means, rel=1e-5)  # a tick is measured anew
+            middle = asked("histogram_quantile(0.5, anyprobe_call_duration_seconds)")
+            assert middle["outer"] > 2 * middle["middle"] > 2 * middle["deep"] > 0
+            classic = samples_of_buckets(fetched(url), "outer")
+            below = next(number for bound, number in classic if bound >= middle["outer"] * 1.1)
+            assert below >= wanted["outer"] / 2
     before.assert_restored(target.pid)
     target.finish()
+
+
+def samples_of_buckets(text, function):
+    """Return the bounds and numbers of a function's buckets."""
+    found = re.findall(rf'_bucket{{function="{function}",le="([^"]*)",module="[^"]*"}} (\S+)$', text, re.MULTILINE)
+    return [(float(bound), float(number)) for bound, number in found]
 
 
 def test_scrapes_grow_and_the_rest_is_one_series(run_target):

@@ -7,13 +7,17 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.metrics.v1 import metrics_pb2
 from prometheus_client.core import Metric
 
+from anyprobe.exporters.native import SCHEMA
+from anyprobe.exporters.prometheus import LABELS, Durations
+
 CUMULATIVE = metrics_pb2.AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
 Labels = tuple[tuple[str, str], ...]
 
 
 def request_of(
-    families: Iterable[Metric], resource: Mapping[str, str], version: str, started_ns: int, now_ns: int
-) -> bytes:
+    families: Iterable[Metric], resource: Mapping[str, str], version: str, started_ns: int, now_ns: int, *,
+    exponential: bool = False,
+) -> bytes:  # fmt: skip
     """Return the bytes of a request with all metrics.
 
     Args:
@@ -22,6 +26,7 @@ def request_of(
         version: of anyprobe.
         started_ns: when counters were 0, as Unix time.
         now_ns: the time of the numbers.
+        exponential: whether histograms are exponential ones, where there are such.
     """
     request = ExportMetricsServiceRequest()
     whole = request.resource_metrics.add()
@@ -34,7 +39,10 @@ def request_of(
         unit = "s" if family.name.endswith("_seconds") else "1"
         metric = scope.metrics.add(name=family.name, description=family.documentation, unit=unit)
         times = {"start_time_unix_nano": started_ns, "time_unix_nano": now_ns}
-        if family.type == "histogram":
+        if exponential and isinstance(family, Durations):
+            metric.exponential_histogram.aggregation_temporality = CUMULATIVE
+            _add_exponentials(metric.exponential_histogram, family, times)
+        elif family.type == "histogram":
             metric.histogram.aggregation_temporality = CUMULATIVE
             _add_histograms(metric.histogram, family, times)
         elif family.type == "counter":
@@ -67,6 +75,18 @@ def _add_histograms(into: metrics_pb2.Histogram, family: Metric, times: Mapping[
                 point.explicit_bounds.append(float(sample.labels["le"]))
             point.bucket_counts.append(int(sample.value) - before.get(key, 0))
             before[key] = int(sample.value)
+
+
+def _add_exponentials(into: metrics_pb2.ExponentialHistogram, family: Durations, times: Mapping[str, int]) -> None:
+    """Add a point for each function; between its first and its last bucket all are written."""
+    sums = {tuple(each.labels.values()): each.value for each in family.samples if each.name.endswith("_sum")}
+    for name, found in family.exponential.items():
+        point = into.data_points.add(attributes=_attributes(zip(LABELS, name, strict=True)), **times)
+        point.scale, point.count, point.zero_count, point.sum = SCHEMA, found.count, found.zero, sums[name]
+        if found.counts:
+            first, last = min(found.counts), max(found.counts)
+            point.positive.offset = first - 1  # here a bucket has the number of its lower bound
+            point.positive.bucket_counts.extend(found.counts[each] for each in range(first, last + 1))
 
 
 def _attributes(pairs: Iterable[tuple[str, str]]) -> list[KeyValue]:

@@ -1,9 +1,10 @@
 """Results as metrics of Prometheus: a bounded number of series, none of which ever goes back."""
 
+import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -11,6 +12,7 @@ from prometheus_client.registry import Collector
 from anyprobe.core.printable import printable
 from anyprobe.data.layouts.histogram import Bucket
 from anyprobe.data.snapshots.snapshot import FunctionTiming, SiteResult, Snapshot
+from anyprobe.exporters.native import Exponential
 
 BOUNDS = (*(factor * 10**power for power in range(2, 10) for factor in (1, 2.5, 5)), 1e10)
 """The upper bounds of buckets in nanoseconds, from 100 ns to 10 s."""
@@ -47,6 +49,15 @@ class Series:
         return found
 
 
+class Durations(HistogramMetricFamily):
+    """Histograms with bounds, and exponential ones of the same calls."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:  # noqa: ANN401 - those of families
+        """Have none yet."""
+        super().__init__(*arguments, **settings)
+        self.exponential: dict[Name, Exponential] = {}
+
+
 class Metrics(Collector):
     """What a scrape gets, made of the results at that moment."""
 
@@ -63,6 +74,8 @@ class Metrics(Collector):
         self._look, self._budget = look, budget
         self._timed, self._counted = Series(most), Series(most)
         self._highest: dict[tuple[str, ...], float] = {}
+        self._lock = threading.Lock()
+        self._exponential: dict[Name, Exponential] = {}
 
     def describe(self) -> list[Metric]:
         """Return nothing: what is there is not known before the first look."""
@@ -87,9 +100,7 @@ class Metrics(Collector):
         return self._highest[key]
 
     def _times(self, functions: Sequence[FunctionTiming]) -> Iterator[Metric]:
-        durations = HistogramMetricFamily(
-            "anyprobe_call_duration_seconds", "How long calls took that were timed.", labels=LABELS
-        )
+        durations = Durations("anyprobe_call_duration_seconds", "How long calls took that were timed.", labels=LABELS)
         missed = CounterMetricFamily(
             "anyprobe_calls_not_timed", "Calls that have ended and were not timed.", labels=LABELS
         )
@@ -97,6 +108,10 @@ class Metrics(Collector):
         for name, every in self._timed.of(_by_name(functions), _calls).items():
             whole = every[0].merged(*every[1:]) if len(every) > 1 else every[0]
             found = [(le, self._grown(number, *name, le)) for le, number in buckets_of(whole.buckets, whole.count)]
+            with self._lock:  # each scrape has a thread
+                exponential = self._exponential.setdefault(name, Exponential())
+                exponential.take(whole.buckets)
+                durations.exponential[name] = exponential.copy()
             durations.add_metric(name, found, self._grown(whole.sum_ns / 1e9, *name))
             missed.add_metric(name, _not_timed(whole))
             running.add_metric(name, whole.in_flight)

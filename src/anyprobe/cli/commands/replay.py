@@ -33,8 +33,14 @@ from anyprobe.cli.syntax import helping, options
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["perfetto", "speedscope", "arrow", "parquet"]),
-    help="A timeline for ui.perfetto.dev or speedscope.app, or a table with a row for each call.",
+    type=click.Choice(["perfetto", "speedscope", "arrow", "parquet", "otlp"]),
+    help="A timeline for ui.perfetto.dev or speedscope.app, a table with a row for each call, spans (OpenTelemetry).",
+)
+@click.option(
+    "--push",
+    type=options.Url(),
+    metavar="URL",
+    help="Send the calls to a collector of OpenTelemetry, as spans: http://localhost:4318/v1/traces.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document per line, for each call.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write there.")

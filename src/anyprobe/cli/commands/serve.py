@@ -30,24 +30,6 @@ class Address(click.ParamType):  # type: ignore[type-arg]  # generic since click
             return self.fail(f"{value!r} is no address with a port: 127.0.0.1:9464, [::1]:9464", parameter, context)
 
 
-class Url(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
-    """A URL of HTTP."""
-
-    name = "URL"
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> str:  # noqa: ANN401
-        """Return the URL."""
-        from urllib.parse import urlsplit
-
-        try:
-            parts = urlsplit(str(value))
-            if parts.scheme in {"http", "https"} and parts.hostname and (parts.port is None or parts.port):
-                return str(value)
-        except ValueError:  # a port that is none
-            pass
-        return self.fail(f"{value!r} is no URL of HTTP: http://localhost:4318/v1/metrics", parameter, context)
-
-
 def _port(text: str) -> int:
     port = int(text)
     if port not in range(1 << 16):
@@ -75,7 +57,7 @@ def _port(text: str) -> int:
 )
 @click.option(
     "--push",
-    type=Url(),
+    type=options.Url(),
     metavar="URL",
     help="Also send metrics to a collector of OpenTelemetry, by OTLP over HTTP: http://localhost:4318/v1/metrics.",
 )
@@ -87,6 +69,7 @@ def _port(text: str) -> int:
     metavar="SECONDS",
     help="How often; once more at the end.",
 )
+@click.option("--exponential", is_flag=True, help="With --push: exponential histograms, with bounds 9 % apart.")
 @click.option("--hits", is_flag=True, help="Count hits of places, as count does, instead of timing functions.")
 @options.pending
 @options.processes
@@ -94,7 +77,7 @@ def _port(text: str) -> int:
 @click.pass_obj
 def command(
     program: tuple[str, ...], /, specs: tuple[str, ...], pids: Any, names: Any, listen: tuple[str, int], top: int,  # noqa: ANN401
-    push: str | None, push_every: float, hits: bool, **settings: Any,  # noqa: ANN401
+    push: str | None, push_every: float, exponential: bool, hits: bool, **settings: Any,  # noqa: ANN401
 ) -> int:  # fmt: skip
     """Offer calls and latencies of functions to Prometheus, until Ctrl-C.
 
@@ -111,7 +94,8 @@ def command(
     target = targets.choose(pids, names, program, specs, **targets.selected(settings))
     how = (conditional.Counts if hits else conditional.Times).of(None, pending=settings["pending"])
     sent = None if push is None else (push, push_every)
-    with closing(Server(listen, top, how.seen, limit=settings["max_overhead"], push=sent)) as server:
+    with closing(Server(listen, top, how.seen, limit=settings["max_overhead"], push=sent,
+                        exponential=exponential)) as server:  # fmt: skip
         if not ipaddress.ip_address(listen[0]).is_loopback and not settings["quiet"]:
             server.warn(f"all who reach {server.place} can read the names of functions and how often they are called")
         output = settings["output"] or ""

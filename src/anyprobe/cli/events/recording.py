@@ -87,7 +87,7 @@ class Recorder:
     _all_threads: list[calls.Thread] = field(default_factory=list)
     _told: int = 0
     """How many of these it has."""
-    _has_labels: bool = False
+    _has_begun: bool = False
     _numbers: dict[tuple[int, int], int] = field(default_factory=dict)
     """The number of each thread, by process and thread."""
     _trace: "Trace | None" = None
@@ -352,11 +352,13 @@ class Recorder:
         """Return the lines with the names that were not written yet; ``again``: with all of them."""
         functions, threads = list(self._functions)[self._named :], self._all_threads[0 if again else self._told :]
         self._named, self._told = len(self._functions), len(self._all_threads)
-        labels = self.values is not None and (again or not self._has_labels)
-        self._has_labels = True
         lines = ({"functions": [list(each) for each in functions]}, {"threads": [list(each) for each in threads]})
-        found = [each for each in lines if any(each.values())]
-        return [{"with": self.values.labels}, *found] if labels and self.values is not None else found
+        found: list[dict[str, Any]] = [each for each in lines if any(each.values())]
+        if again or not self._has_begun:
+            self._has_begun = True
+            labels = [] if self.values is None else [{"with": self.values.labels}]
+            found = [{"clock": [time.monotonic_ns(), time.time_ns()]}, *labels, *found]
+        return found
 
     def report(self, snapshots: "Sequence[Snapshot]") -> None:
         """Say what is not in the recording; ``snapshots``: how often the probes were hit."""

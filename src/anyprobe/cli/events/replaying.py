@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from anyprobe.cli import ExitStatus
 from anyprobe.cli.terminal import output, streams
 from anyprobe.core.arrays import unique
+from anyprobe.core.errors import UsageError
 from anyprobe.data.calls import timeline
 from anyprobe.data.calls.conditions import condition
 from anyprobe.data.calls.matching import UNKNOWN
@@ -42,6 +44,8 @@ class Wanted:
     """A condition on the values that were recorded with calls."""
     form: str | None = None
     as_json: bool = False
+    push: str | None = None
+    """The collector that the calls are sent to, as spans."""
     output: str | None = None
 
 
@@ -51,6 +55,8 @@ def replay(path: str, wanted: Wanted) -> int:
     try:
         with open(path, "rb"):
             pass  # before the file for what is shown is made
+        if wanted.push is not None:
+            return _push(recording, wanted, wanted.push)
         with output.results(wanted.output, program_owns_output=False) as stream:
             if wanted.form == "perfetto":
                 from anyprobe.exporters import perfetto
@@ -80,6 +86,12 @@ def _show(recording: Recording, wanted: Wanted, stream: TextIO) -> None:
 
         columns.write(recording, calls, wanted.form, stream)
         return
+    if wanted.form == "otlp":
+        stream.flush()
+        for data, _ in _spans(recording, calls):  # which are one request, one after another
+            stream.buffer.write(data)
+        stream.buffer.flush()
+        return
     instants = _instants(recording, wanted, zero)
     if wanted.as_json:
         documents = heapq.merge(
@@ -95,6 +107,33 @@ def _show(recording: Recording, wanted: Wanted, stream: TextIO) -> None:
     stream.write(report.HEADING + "\n")
     stream.writelines(line + "\n" for line in report.lines(recording, calls, gaps, zero, instants))
     stream.flush()
+
+
+def _spans(recording: Recording, calls: Calls) -> Iterator[tuple[bytes, int]]:
+    """Yield requests of OTLP with spans, and how many each has."""
+    from importlib.metadata import version
+
+    try:
+        from anyprobe.exporters.spans import requests
+    except ImportError:
+        raise UsageError("spans need opentelemetry-proto: pip install 'anyprobe[otlp]'") from None
+    return requests(recording, calls, version("anyprobe"))
+
+
+def _push(recording: Recording, wanted: Wanted, url: str) -> int:
+    """Send calls to a collector; return the exit status."""
+    from anyprobe.cli.network.pushing import send
+
+    calls, _ = timeline.read(recording)
+    sent = 0
+    for data, count in _spans(recording, chosen(recording, calls, wanted)):
+        if failed := send(url, data):
+            output.warn(f"{url}: {failed}; it has taken {sent:,} spans")
+            return ExitStatus.NOT_PERMITTED
+        sent += count
+    output.say(f"{url} has taken {sent:,} spans", error=True)
+    _warn(recording)
+    return ExitStatus.DONE
 
 
 def _instants(recording: Recording, wanted: Wanted, zero: int) -> list[Instant]:

@@ -4,13 +4,17 @@ import os
 import queue
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from anyprobe.cli.terminal import output
 from anyprobe.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+    from prometheus_client import CollectorRegistry
 
     from anyprobe.cli.measurement.plan import Meanwhile
     from anyprobe.cli.network.pushing import Pusher
@@ -18,6 +22,19 @@ if TYPE_CHECKING:
 
 PATIENCE = 30.0
 """Seconds that a scrape waits for results: while probes are being placed there are none."""
+
+
+def _answered(
+    text: "WSGIApplication", registry: "CollectorRegistry", environment: "WSGIEnvironment", start: "StartResponse"
+) -> "Iterable[bytes]":
+    """Answer a scrape: in the binary format if it asks for that, else as ``text`` does."""
+    from anyprobe.exporters.metricproto import CONTENT_TYPE, exposed, is_wanted
+
+    if not is_wanted(environment.get("HTTP_ACCEPT", "")):
+        return text(environment, start)
+    data = exposed(registry.collect())
+    start("200 OK", [("Content-Type", CONTENT_TYPE), ("Content-Length", str(len(data)))])
+    return [data]
 
 
 class Server:
@@ -34,6 +51,7 @@ class Server:
         *,
         limit: float | None = None,
         push: tuple[str, float] | None = None,
+        exponential: bool = False,
     ) -> None:
         """Listen at an address.
 
@@ -43,9 +61,10 @@ class Server:
             seen: as of plans.
             limit: of what probes may cost, in percent of one CPU.
             push: where metrics are sent to, and every so many seconds.
+            exponential: whether histograms are sent as exponential ones.
         """
         try:
-            from prometheus_client import CollectorRegistry, start_http_server
+            from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
 
             from anyprobe.exporters.prometheus import Metrics
         except ImportError:
@@ -61,12 +80,15 @@ class Server:
         if push is not None:
             from anyprobe.cli.network import pushing
 
-            self._pusher = pushing.Pusher(*push, Metrics(self._look, most, self._budget).collect)
+            self._pusher = pushing.Pusher(
+                *push, Metrics(self._look, most, self._budget).collect, exponential=exponential
+            )
         host, port = address
         try:
             self._server, self._thread = start_http_server(port, host, registry)
         except OSError as error:
             raise UsageError(f"cannot listen at {host}:{port}: {error.strerror}") from error
+        self._server.set_app(partial(_answered, make_wsgi_app(registry), registry))
         self.place = f"http://{f'[{host}]' if ':' in host else host}:{self._server.server_port}/metrics"
 
     def _look(self) -> "Snapshot":

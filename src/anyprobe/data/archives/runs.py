@@ -237,7 +237,7 @@ def _run_of(path: str, lines: Iterator[bytes]) -> Run:
                     run = replace(run, builds=value_of(_BUILDS, value["builds"]))
                 case "records":
                     run = replace(run, records=_with_more(run.records, value_of(_RECORDS, value)))
-                case "threads" | "functions" | "lost" | "with" | "left_out":
+                case "threads" | "functions" | "lost" | "with" | "left_out" | "clock":
                     has_calls = True  # which ``data/calls/recording.py`` reads
                 case _:
                     unknown.add(str(name)[:80])

@@ -36,6 +36,8 @@ class Recording:
     """Values that were recorded where they return."""
     instants: list[Instant] = field(default_factory=list)
     """Markers and events of the kernel, in the order in which they were read."""
+    unix_ahead_ns: int | None = None
+    """By how much Unix time is ahead of the times of events; None in files of earlier versions."""
     left_out: int = 0
     """How many values and instants are lost."""
 
@@ -87,6 +89,9 @@ class Recording:
                         self.functions.append(Function(str(module), str(called), bool(jumps)))
                 case "lost":
                     self.lost.append(Lost(int(value["pid"]), int(value["count"]), bool(value.get("overwritten"))))
+                case "clock":
+                    monotonic, unix = map(int, value)
+                    self.unix_ahead_ns = unix - monotonic
                 case "with":
                     self.has_values = True
                     self.at_entry.labels, self.at_return.labels = (tuple(map(str, value[each])) for each in _ENDS)
