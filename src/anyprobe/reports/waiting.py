@@ -56,9 +56,11 @@ def print_locks(snapshot: Snapshot, console: "Console", top: int = 0) -> None:
     found = locks_of(snapshot.aggregations)
     held = [each for each in found if each.kind.is_held]
     others = [each for each in found if not each.kind.is_held]
-    taken, waits = sum(each.acquisitions for each in held), sum(each.contended for each in held)
-    waited = duration(sum(each.wait_ns for each in held))
-    what = f"{counted(len(held), 'lock')} taken {counted(taken, 'time')}, {counted(waits, 'time')} after a wait"
+    taken = [each.acquisitions for each in held if each.acquisitions is not None]
+    waits, waited = sum(each.contended for each in held), duration(sum(each.wait_ns for each in held))
+    what = f"{counted(len(held), 'lock')} taken {counted(sum(taken), 'time')}, {counted(waits, 'time')} after a wait"
+    if held and not taken:
+        what = f"{counted(len(held), 'lock')} waited for {counted(waits, 'time')}"
     print_heading(snapshot, console, f"{what}, {waited} of waiting")
     for locks, noun in ((held, "lock"), (others, "wait")):
         _print_table(locks, console, top, with_holds=locks is held, noun=noun)
@@ -90,8 +92,9 @@ def _print_table(locks: Sequence[Lock], console: "Console", top: int, *, with_ho
         cells = [*_times(each.wait), f"{each.contended:,}", *(_times(each.hold) if with_holds else [])]
         cells.append(f"{each.acquisitions:,}" if each.acquisitions else "-")
         if with_holds:
-            has_share = 0 < each.acquisitions >= each.contended  # one can be waited for and not taken
-            cells.append(percent(each.contended, each.acquisitions) if has_share else "-")
+            taken = each.acquisitions or 0
+            has_share = 0 < taken >= each.contended  # one can be waited for and not taken
+            cells.append(percent(each.contended, taken) if has_share else "-")
         table.add_row(*cells, escape(each.name), each.kind.name.lower())
     console.print()
     console.print(table)

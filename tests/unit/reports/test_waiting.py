@@ -9,8 +9,10 @@ from anyprobe.data.aggregates.results import AggregationResult, CellValue
 from anyprobe.data.findings.offcpu import ASLEEP, Cause, with_causes
 from anyprobe.data.findings.waiting import ACQUIRED, BLOCKERS, HELD, HOLDERS, WAITED, WAITERS, LockKind, locks_of
 from anyprobe.data.layouts.keys import Place
+from anyprobe.probes.waiting.kernel_locks import told as told_of
 from anyprobe.reports.plain import PlainConsole
 from anyprobe.reports.waiting import CAUSES, print_locks, print_offcpu
+from anyprobe.target.kernel.symbols import Symbols
 from support.sample_snapshots import snapshot
 
 HOT, HEAP, GATE = Place(0x1000, "shop:hot"), Place(0x2000, "0x2000"), Place(0x3000, "shop:gate")
@@ -139,3 +141,27 @@ def test_locks_of_several_processes_are_added_up():
 
 def test_all_causes_have_words():
     assert set(Cause) == set(CAUSES)
+
+
+def test_locks_of_the_kernel_are_not_known_to_have_been_taken():
+    """Of variables by name, and of waiters without the functions by which all wait."""
+    lock, kind = 0xFFFFFFFF82003000, int(LockKind.RWSEM)
+    stack = "rwsem_down_write_slowpath+0x4ff < down_write+0x5a < ext4_buffered_write_iter+0x31 < vfs_write+0x2"
+    found = [
+        AggregationResult(WAITED, "hist", BY, {(lock, kind): cell(2000, 6000)}),
+        AggregationResult(WAITERS, "sum", (*BY, "stack"), {(lock, kind, stack): CellValue(2, 8000)}),
+    ]
+    symbols = Symbols(
+        b"ffffffff81000000 T _text\nffffffff82000000 D init_task\nffffffff82003000 d gate\nffffffff83000000 B _end\n"
+    )
+    told = [told_of(each, symbols) for each in found]
+    (known,) = locks_of(told)
+    assert (known.name, known.acquisitions, known.waiters[0].stack[0]) == (
+        "gate",
+        None,
+        "ext4_buffered_write_iter+0x31",
+    )
+    lines = printed(print_locks, told)
+    assert "1 lock waited for 2 times, 8.00 µs of waiting" in lines[0]
+    assert [line.split()[-5:] for line in lines if line.endswith("rwsem")] == [["µs", "2", "-", "gate", "rwsem"]]
+    assert known.as_json()["acquisitions"] is None

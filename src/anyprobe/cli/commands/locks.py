@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from anyprobe.cli.measurement.plan import Plan
     from anyprobe.cli.programs.targets import AnySpec, Measured
     from anyprobe.data.snapshots.snapshot import Snapshot
     from anyprobe.probes.waiting.described import DescribedLock
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
     multiple=True,
     help="And locks of the program's own, whose functions the file names; postgresql is known.",
 )
+@click.option(
+    "--kernel",
+    "in_kernel",
+    is_flag=True,
+    help="The kernel's own locks instead, that all or some processes wait for: root.",
+)
 @options.processes
 @options.hosts
 @options.measuring
@@ -36,6 +43,7 @@ def command(
     /,
     no_hold: bool,
     described: tuple[str, ...],
+    in_kernel: bool,
     pids: Any,  # noqa: ANN401
     names: Any,  # noqa: ANN401
     **settings: Any,  # noqa: ANN401
@@ -50,6 +58,7 @@ def command(
     anyprobe locks --no-hold -n mariadbd --for 5
     anyprobe locks --json -- ./program
     anyprobe locks --described postgresql -n postgres --for 5
+    anyprobe locks --kernel --for 5
     """  # noqa: D301 - click's mark for lines that stay as they are
     from anyprobe.cli.measurement import measuring
     from anyprobe.cli.programs import targets
@@ -57,7 +66,12 @@ def command(
     from anyprobe.probes.waiting.locks import place_locks
     from anyprobe.reports.waiting import without_places
 
-    target = targets.choose(pids, names, program, (), **targets.selected(settings))
+    chosen = targets.selected(settings)
+    target = targets.choose_session(pids, names, program, in_kernel=in_kernel, **chosen)
+    if in_kernel and (no_hold or described):
+        raise click.UsageError(f"{'--no-hold' if no_hold else '--described'} is about locks of programs")
+    if in_kernel:
+        return measuring.measure(target._replace(of_chosen=True), _of_the_kernel(settings))
 
     kinds: list[DescribedLock] = []
     if described:
@@ -79,6 +93,24 @@ def command(
     settings["returns"] = "exits"  # what a function ends in is known, and has handlers of its own
     plan = measuring.Plan(specs=(), arm=arm, render=_render, seen=seen, always={"locks": []}, **settings)
     return measuring.measure(target, plan)
+
+
+def _of_the_kernel(settings: "dict[str, Any]") -> "Plan":
+    """Return the plan for the kernel's own locks."""
+    from anyprobe.cli.measurement import measuring
+    from anyprobe.cli.programs import targets
+    from anyprobe.probes.waiting.kernel_locks import place_kernel_locks, told
+    from anyprobe.reports.waiting import without_places
+    from anyprobe.target.kernel import symbols
+
+    def arm(session: "Measured", specs: "Sequence[AnySpec]") -> None:  # noqa: ARG001
+        place_kernel_locks(targets.in_the_kernel(session))
+
+    def seen(snapshot: "Snapshot") -> "Snapshot":
+        results = tuple(told(each, symbols.running()) for each in snapshot.aggregations)
+        return replace(without_places(snapshot), aggregations=results)
+
+    return measuring.Plan(specs=(), arm=arm, render=_render, seen=seen, always={"locks": []}, **settings)
 
 
 def renderer(*, by: str | None, tree: bool) -> "Callable[[Snapshot, Console, int], None]":  # noqa: ARG001

@@ -35,11 +35,15 @@ class LockKind(IntEnum):
     SPINLOCK = 7
     DESCRIBED = 8
     """One of the program's own, of a kind that a file describes."""
+    RWSEM = 9
+    PERCPU_RWSEM = 10
+    RTMUTEX = 11
+    """These three are the kernel's."""
 
     @property
     def is_held(self) -> bool:
         """Whether threads hold such a lock, so that others wait because of them."""
-        return self in {LockKind.MUTEX, LockKind.RWLOCK, LockKind.SPINLOCK, LockKind.DESCRIBED}
+        return self not in {LockKind.SEMAPHORE, LockKind.CONDITION, LockKind.BARRIER, LockKind.FUTEX}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,8 @@ class Lock:
     symbol: str
     """Empty where no symbol is at its address: it is on the heap, or on a stack."""
     kind: LockKind
-    acquisitions: int
+    acquisitions: int | None
+    """None where only waits are seen: of the kernel's."""
     wait: CellValue = field(default_factory=CellValue)
     """How long threads waited for it, one value for each wait."""
     hold: CellValue = field(default_factory=CellValue)
@@ -137,7 +142,7 @@ def locks_of(aggregations: Iterable[AggregationResult]) -> tuple[Lock, ...]:
                 int(address),
                 str(address) if isinstance(address, Place) and str(address) != f"{int(address):#x}" else "",
                 LockKind(int(kind)),
-                acquired[key].count if key in acquired else 0,
+                None if ACQUIRED not in tables else acquired[key].count if key in acquired else 0,
                 waited.get(key, CellValue()),
                 held.get(key, CellValue()),
                 holders.get(key, ()),
@@ -145,7 +150,7 @@ def locks_of(aggregations: Iterable[AggregationResult]) -> tuple[Lock, ...]:
                 blockers.get(key, ()),
             )
         )
-    return tuple(sorted(found, key=lambda each: (-each.wait_ns, -each.acquisitions, each.address)))
+    return tuple(sorted(found, key=lambda each: (-each.wait_ns, -(each.acquisitions or 0), each.address)))
 
 
 def document_of(aggregations: Iterable[AggregationResult]) -> Json:

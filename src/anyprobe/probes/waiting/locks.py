@@ -29,7 +29,7 @@ _RECURSION, _OWNER_DIED = 1, 130
 """The word of glibc's mutex that counts how often its owner has taken it, and the result where an owner has died."""
 _WAIT, _LOCK_PI, _WAIT_BITSET, _LOCK_PI2 = 0, 6, 9, 13
 """The operations on futexes that wait."""
-MUTEX, RWLOCK, SEMAPHORE, CONDITION, BARRIER, FUTEX_WORD, SPINLOCK, DESCRIBED = map(int, LockKind)
+MUTEX, RWLOCK, SEMAPHORE, CONDITION, BARRIER, FUTEX_WORD, SPINLOCK, DESCRIBED, *_ = map(int, LockKind)
 Specs = tuple[str, ...]
 Hit = Any
 """What a handler is called with is typed by their compiler, and so is what they store."""

@@ -30,6 +30,10 @@ _HEAD = struct.Struct("<II")
 _ADDRESS_BYTES, _MODULE_BYTES = 8, 2
 
 
+_LONGEST_VARIABLE = 1 << 16
+"""Further from its beginning there may be something else that has no name."""
+
+
 class KernelFunction(NamedTuple):
     """A function of the kernel or of one of its modules."""
 
@@ -129,6 +133,31 @@ class Symbols:
     def data(self, name: str) -> int | None:
         """Return the address of a variable of the kernel."""
         return self._address_before(b" %s\n" % name.encode(), b"bBdDrR")
+
+    def variables_at(self, addresses: Iterable[int]) -> dict[int, str]:
+        """Return the names of the variables of the kernel that addresses are in, ``name+0x8`` of what is within one.
+
+        Of a kernel that does not list its variables (``CONFIG_KALLSYMS_ALL``) nothing is known.
+        """
+        found: dict[int, str] = {}
+        listed = self.data("init_task") is not None
+        for address in addresses if listed else ():
+            at = bisect_right(self._data, (address, "\U0010ffff")) - 1
+            before, name = self._data[at] if at >= 0 else (0, "")
+            if name and address - before < _LONGEST_VARIABLE:
+                found[address] = name if address == before else f"{name}+{address - before:#x}"
+        return found
+
+    @cached_property
+    def _data(self) -> list[tuple[int, str]]:
+        """All addresses that have a name, in ascending order; without the name of what is no variable."""
+        found: dict[int, str] = {}
+        for line in self.listing.decode().splitlines():
+            digits, kind, name = line.partition("\t")[0].split(" ", 2)
+            is_data, address = kind in "bBdDrR", int(digits, 16)
+            if is_data or address not in found:
+                found[address] = name if is_data else ""
+        return sorted(found.items())
 
     def of_processor(self, name: str) -> int | None:
         """Return the offset from ``gs`` of a variable that each processor has for itself."""

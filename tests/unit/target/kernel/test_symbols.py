@@ -200,3 +200,15 @@ def test_what_lies_behind_a_module_is_no_function_of_it():
     found = bounded.containing(0xFFFFFFFFC0001FFF)
     assert found is not None
     assert found.name == "nfs_open"
+
+
+def test_variables_that_addresses_are_in():
+    variables = (
+        b"ffffffff82000000 D init_task\nffffffff82003000 b a_lock.1\nffffffff82003040 T _etext_of_it\n"
+        b"ffffffff82003000 D __start_of_it\nffffffff82004000 B __bss_stop\n"
+    )
+    asked = {0xFFFFFFFF82000000, 0xFFFFFFFF82003008, 0xFFFFFFFF82003048, 0xFFFFFFFF82014000, 0xFFFF888100000000, 0}
+    found = Symbols(LISTING + variables).variables_at(asked)
+    assert found.pop(0xFFFFFFFF82003008) in {"a_lock.1+0x8", "__start_of_it+0x8"}
+    assert found == {0xFFFFFFFF82000000: "init_task"}
+    assert Symbols(LISTING + variables.replace(b"init_task", b"__start_init")).variables_at(asked) == {}
