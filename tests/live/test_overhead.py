@@ -10,6 +10,8 @@ import time
 import pytest
 
 import anyprobe
+from anyprobe.probes import budget
+from support.driver import build
 from support.results import hits, timing
 
 PATIENCE = 180
@@ -46,6 +48,56 @@ def test_a_tiny_limit_takes_the_probe_out(busy, mode):
         time.sleep(0.1)
         again = session.snapshot()
         assert kept == (hits(again, "nothing") if mode == "count" else timing(again, "nothing").count)
+
+
+BY_TURNS = """
+#include <signal.h>
+#include <unistd.h>
+static volatile sig_atomic_t quiet;
+static void change(int signal) { quiet = !quiet; }
+__attribute__((noinline)) void called(volatile long *n) { *n += 1; }
+int main(void) {
+    volatile long n = 0;
+    signal(SIGUSR1, change);
+    write(1, "r", 1);
+    for (;;) {
+        for (int i = 0; i < (quiet ? 1 : 100000); i++) called(&n);
+        if (quiet) usleep(1000);
+    }
+}
+"""
+
+
+def test_what_was_too_dear_for_a_while_is_tried_again_and_counts_on(monkeypatch):
+    monkeypatch.setattr(budget, "FIRST", 0.3)
+    program = build("called_by_turns.c", "-O1", text=BY_TURNS)
+    with subprocess.Popen([program], stdout=subprocess.PIPE) as target:
+        target.stdout.read(1)
+        try:
+            with anyprobe.attach(target.pid) as session:
+                (probe,) = session.count("a.out:called")
+
+                def looked_until(is_so):
+                    deadline = time.monotonic() + PATIENCE
+                    while not is_so() and time.monotonic() < deadline:
+                        session.limit_overhead(1, again=True)
+                        time.sleep(0.05)
+                    assert is_so()
+
+                found = session.host.arming.budget
+                looked_until(lambda: found.removals >= 3)  # it comes back, and has to go again each time
+                looked_until(lambda: not probe.armed)
+                assert found.seconds(time.monotonic()) > 0.3 + 0.6
+                os.kill(target.pid, signal.SIGUSR1)
+                removals, before = found.removals, hits(session.snapshot(), "called")
+                looked_until(lambda: probe.armed and hits(session.snapshot(), "called") > before)
+                for _ in range(10):
+                    session.limit_overhead(1, again=True)
+                    time.sleep(0.05)
+                assert (probe.armed, found.removals, dict(found.out)) == (True, removals, {})
+                assert any("a.out:called is tried again" in each for each in session.warnings)
+        finally:
+            target.kill()
 
 
 def test_a_generous_limit_takes_nothing_out(busy):

@@ -4,7 +4,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -49,6 +49,16 @@ class Series:
         return found
 
 
+class Cost(NamedTuple):
+    """What probes cost and may cost, in percent of one CPU, and what became of those that were too dear."""
+
+    cost: float
+    limit: float
+    out: int = 0
+    removals: int = 0
+    seconds_out: float = 0.0
+
+
 class Durations(HistogramMetricFamily):
     """Histograms with bounds, and exponential ones of the same calls."""
 
@@ -62,14 +72,14 @@ class Metrics(Collector):
     """What a scrape gets, made of the results at that moment."""
 
     def __init__(
-        self, look: Callable[[], Snapshot], most: int, budget: Callable[[], tuple[float, float] | None] = lambda: None
+        self, look: Callable[[], Snapshot], most: int, budget: Callable[[], Cost | None] = lambda: None
     ) -> None:
         """Have what ``look`` returns.
 
         Args:
             look: returns the results.
             most: so many functions have series of their own, 0 for all.
-            budget: returns what probes cost and may cost, in percent of one CPU, or None where there is no limit.
+            budget: returns what probes cost and may cost, or None where there is no limit.
         """
         self._look, self._budget = look, budget
         self._timed, self._counted = Series(most), Series(most)
@@ -87,10 +97,16 @@ class Metrics(Collector):
         yield from _of_session(snapshot)
         budget = self._budget()
         if budget is not None:
-            cost, limit = (percent / 100 for percent in budget)
             text = "What the probes of a program cost, estimated, as a share of one CPU; the dearest program."
-            yield GaugeMetricFamily("anyprobe_overhead_ratio", text, value=cost)
-            yield GaugeMetricFamily("anyprobe_overhead_limit_ratio", "What they may cost.", value=limit)
+            yield GaugeMetricFamily("anyprobe_overhead_ratio", text, value=budget.cost / 100)
+            yield GaugeMetricFamily("anyprobe_overhead_limit_ratio", "What they may cost.", value=budget.limit / 100)
+            yield GaugeMetricFamily(
+                "anyprobe_probes_out", "Probes that are out as they cost too much.", value=budget.out
+            )
+            text = "How often a probe was taken out as it cost too much."
+            yield CounterMetricFamily("anyprobe_probe_removals", text, value=self._grown(budget.removals, "removals"))
+            text = "For how long probes were out as they cost too much, added up."
+            yield CounterMetricFamily("anyprobe_probes_out_seconds", text, value=self._grown(budget.seconds_out, "out"))
         yield from self._times(snapshot.functions)
         yield from self._hits(snapshot.sites)
 

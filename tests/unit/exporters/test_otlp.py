@@ -3,14 +3,14 @@
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from anyprobe.exporters.otlp import CUMULATIVE, request_of
-from anyprobe.exporters.prometheus import BOUNDS, Metrics
+from anyprobe.exporters.prometheus import BOUNDS, Cost, Metrics
 from support.sample_snapshots import site, snapshot, timing
 
 BUCKETS = (50.0, 52.0, 3), (240.0, 250.0, 4), (6e9, 6.1e9, 2), (3e10, 1e300, 1)
 
 
 def decoded(**found):
-    metrics = Metrics(lambda: snapshot(**found), 0, lambda: (2.5, 5.0))
+    metrics = Metrics(lambda: snapshot(**found), 0, lambda: Cost(2.5, 5.0))
     request = ExportMetricsServiceRequest.FromString(request_of(metrics.collect(), {"a": "b"}, "1.2", 7, 9))
     (resource,) = request.resource_metrics
     assert [(each.key, each.value.string_value) for each in resource.resource.attributes] == [("a", "b")]

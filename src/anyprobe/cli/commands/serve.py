@@ -107,6 +107,7 @@ def command(
             format="archive" if output.endswith(helping.ARCHIVES) else None,
             spaced=False,
             front=server,
+            again=True,
             **settings,
         )
         return measuring.measure(target, plan)

@@ -80,6 +80,8 @@ class Plan:
     at_end: str | None = None
     """Whether a started command is told to end, or left; None: told where the session ends by itself."""
     max_overhead: float | None = None
+    again: bool = False
+    """Whether what was taken out for what it costs is tried again."""
     max_setup: float | None = None
     """For how many seconds probes are placed; None: until all are."""
     clock: str | None = None
@@ -334,7 +336,7 @@ def limit_overhead(sessions: "Sequence[Session]", plan: "Plan") -> None:
     for session in sessions:
         try:
             known = len(session.warnings)
-            session.limit_overhead(plan.max_overhead or 0.0)
+            session.limit_overhead(plan.max_overhead or 0.0, again=plan.again)
             plan.warn(*session.warnings[known:])
         except TargetExited:
             continue

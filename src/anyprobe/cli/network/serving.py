@@ -2,6 +2,7 @@
 
 import os
 import queue
+import time
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -11,7 +12,7 @@ from anyprobe.cli.terminal import output
 from anyprobe.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
     from prometheus_client import CollectorRegistry
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from anyprobe.cli.measurement.plan import Meanwhile
     from anyprobe.cli.network.pushing import Pusher
     from anyprobe.data.snapshots.snapshot import Snapshot
+    from anyprobe.exporters.prometheus import Cost
+    from anyprobe.probes.parts.arming import Arming
 
 PATIENCE = 30.0
 """Seconds that a scrape waits for results: while probes are being placed there are none."""
@@ -35,6 +38,20 @@ def _answered(
     data = exposed(registry.collect())
     start("200 OK", [("Content-Type", CONTENT_TYPE), ("Content-Length", str(len(data)))])
     return [data]
+
+
+def _cost_of(all_arming: "Sequence[Arming]", limit: float) -> "Cost":
+    """Return what the probes of the dearest program cost, and what was taken out in all."""
+    from anyprobe.exporters.prometheus import Cost
+
+    now, budgets = time.monotonic(), [each.budget for each in all_arming]
+    return Cost(
+        max((each.overhead or 0.0 for each in all_arming), default=0.0),
+        limit,
+        sum(len(each.out) for each in budgets),
+        sum(each.removals for each in budgets),
+        sum(each.seconds(now) for each in budgets),
+    )
 
 
 class Server:
@@ -66,13 +83,14 @@ class Server:
         try:
             from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
 
-            from anyprobe.exporters.prometheus import Metrics
+            from anyprobe.exporters.prometheus import Cost, Metrics
         except ImportError:
             raise UsageError("serve needs prometheus-client: pip install 'anyprobe[serve]'") from None
         self._seen = seen
         self._asked: queue.SimpleQueue[Future[Snapshot]] = queue.SimpleQueue()
         self._reader, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._limit, self._cost = limit, 0.0
+        self._limit = limit
+        self._cost: Cost | None = None if limit is None else Cost(0.0, limit)
         self._last: Snapshot | None = None
         registry = CollectorRegistry()
         registry.register(Metrics(self._look, most, self._budget))
@@ -101,9 +119,9 @@ class Server:
             os.write(self._waker, b"?")
         return asked.result(PATIENCE)
 
-    def _budget(self) -> tuple[float, float] | None:
-        """Return what probes cost, and what they may, in percent of one CPU."""
-        return None if self._limit is None else (self._cost, self._limit)
+    def _budget(self) -> "Cost | None":
+        """Return what probes cost, and what they may; None where there is no limit."""
+        return self._cost
 
     def lead(self, meanwhile: "Meanwhile") -> None:
         """Answer scrapes, and do what is due, until it is over."""
@@ -128,7 +146,8 @@ class Server:
 
             found = meanwhile.sessions.results(lambda each: each.snapshot())
             together = merged([self._seen(each).distinct() for each in found])
-            self._cost = max((each.host.arming.overhead or 0.0 for each in meanwhile.sessions.processes), default=0.0)
+            if self._limit is not None:
+                self._cost = _cost_of([each.host.arming for each in meanwhile.sessions.processes], self._limit)
             for each in waiting:
                 each.set_result(together)
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from anyprobe.core.refusal import Refusal
     from anyprobe.data.findings.explanation import Explanation, ListedSite
     from anyprobe.data.findings.optimisation import Optimisation
+    from anyprobe.probes.budget import Budget
     from anyprobe.probes.host import ProbeHost
     from anyprobe.probes.optimising.optimiser import Optimiser
     from anyprobe.probes.overhead import OverheadWatch
@@ -263,7 +264,7 @@ class Arming:
         return self.arm(specs, timed=False, equip=configure, known=sites, follow=follow)
 
     @locked
-    def limit_overhead(self, percent: float) -> Probes:
+    def limit_overhead(self, percent: float, *, again: bool = False) -> Probes:
         """Disarm what costs most until all probes together cost no more than some percent of one CPU.
 
         The cost since the last look is estimated. A spec of many functions loses only those; the probes that lost some
@@ -271,6 +272,8 @@ class Arming:
 
         Args:
             percent: of one CPU, for all probes of the session together.
+            again: whether what was disarmed is tried again, one probe at a time, when the others cost no more than half
+                of that: after ten seconds at first, and later and later where it has to go again.
         """
         host = self._host
         from anyprobe.probes.overhead import TSC_TIMING_NS, VDSO_TIMING_NS, OverheadWatch, disarmed
@@ -284,7 +287,26 @@ class Arming:
         )
         if text:
             host.warn(text)
+        if again:
+            now = time.monotonic()
+            self.budget.note_removed(probes, now)
+            back = None if first or excess else self.budget.due(self._watch.total, percent, now)
+            if back is not None:
+                for place in back.all_places:
+                    place.note = ""
+                self.enable(back)
+                self.budget.note_back(back, now)
+                host.warn(
+                    f"{back.spec} is tried again: the other probes cost about {self._watch.total:.3g} % of one CPU"
+                )
         return probes
+
+    @Lazy
+    def budget(self) -> "Budget":
+        """What was taken out by ``limit_overhead`` and is tried again."""
+        from anyprobe.probes.budget import Budget
+
+        return Budget()
 
     @property
     def overhead(self) -> float | None:

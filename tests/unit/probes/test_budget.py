@@ -1,0 +1,42 @@
+"""When probes that cost too much are tried again."""
+
+from anyprobe.probes.budget import FIRST, LONGEST, Budget
+
+
+class Probe:
+    """Something that is in or out."""
+
+
+def test_a_probe_waits_twice_as_long_each_time_that_it_has_to_go_again_soon():
+    found, probe, now, waits = Budget(), Probe(), 0.0, []
+    for _ in range(9):
+        found.note_removed([probe], now)
+        since = now
+        while found.due(0.0, 5.0, now) is None:
+            now += 1
+        waits.append(now - since)
+        found.note_back(probe, now)
+        now += 0.5
+    assert waits == [min(FIRST * 2**n, LONGEST) for n in range(9)]
+    assert found.seconds(now) == sum(waits)
+    assert found.removals == 9
+
+
+def test_a_probe_that_was_in_for_long_begins_anew():
+    found, probe = Budget(), Probe()
+    found.note_removed([probe], 0)
+    found.note_back(probe, 10)
+    found.note_removed([probe], 1000)
+    assert found.due(0.0, 5.0, 1000 + FIRST) is probe
+    assert found.due(0.0, 5.0, 1000 + FIRST - 1) is None
+
+
+def test_there_has_to_be_room_and_one_comes_at_a_time():
+    found, first, second = Budget(), Probe(), Probe()
+    found.note_removed([first], 0)
+    found.note_removed([second], 1)
+    assert found.due(3.0, 5.0, 100) is None
+    assert found.due(2.5, 5.0, 100) is first
+    found.note_back(first, 100)
+    assert found.due(2.5, 5.0, 100) is second
+    assert found.seconds(100) == 100 + 99
