@@ -14,8 +14,8 @@ import pytest
 
 from anyprobe import profile
 from anyprobe.core.errors import TargetError, UnsupportedTarget
-from anyprobe.probes.profiling.python import stacks
 from anyprobe.probes.profiling.python.recorder import FrameRecorder
+from anyprobe.probes.stacks.interpreter_places import layout_of
 from anyprobe.target.system import procfs
 from live.test_command_line import anyprobe
 
@@ -189,7 +189,7 @@ def test_functions_of_python_alone_have_the_time_of_what_they_have_called_in_c(t
 
 def test_versions_whose_frames_are_not_known_are_named(tmp_path):
     with pytest.raises(UnsupportedTarget, match=r"Python 3\.99 is none of 3\.11, 3\.12, 3\.13"):
-        stacks.layout_of(0x036300F0)
+        layout_of(0x036300F0)
     for python in OTHERS:
         with program(tmp_path, SHARES, python) as target:
             found = profile(target.pid, 0.5)

@@ -27,11 +27,13 @@ class InputKind(StrEnum):
     ROUTINE = "routine"
     """Address of a routine by name."""
     UNWINDING = "unwinding"
-    """Address of the tables by which stacks are gone up, see ``data.layouts.unwinding``."""
+    """Address of the tables by which stacks are gone up, see ``data.layouts.unwinding``; with the name ``PYTHON``
+    where Python's frames are to be found, too."""
     MISSES = "misses"
     """Address of the counters of what went wrong, one word for each ``Miss``."""
 
 
+PYTHON = "python"
 SKIP = "skip"
 """The routine that does nothing but return: where a function goes on that is skipped."""
 

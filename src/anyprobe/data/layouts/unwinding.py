@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 
 CURRENT = 0
 """Head: offset of the directory in use, 0 for none."""
-HEAD_BYTES = 64
+PY_STATE, PY_CURRENT, PY_PART, PY_CODE, PY_PREVIOUS, PY_OWNER, PY_ENTRY, PY_FILE, PY_NAME = range(8, 80, 8)
+"""Head: where Python's frames are, 0 in the first of these words if that is not known: where a thread has its state,
+from the thread pointer; where that leads to the frame that is executed, and the part between (-1: there is none); in a
+frame its code object, the one before and its kind; whether that kind is if C code has called the interpreter; and in a
+code object its file and its name."""
+NO_PART = (1 << 64) - 1
+OF_INTERPRETER = 3
+"""The kind of a frame that is no function's (3.12 and later)."""
+HEAD_BYTES = 128
 RANGE_BYTES = 40
 FIRST, LAST, BASE, ROWS, COUNT = range(0, RANGE_BYTES, 8)
 """In a range; ``LAST`` is the address after it."""
@@ -60,6 +68,11 @@ class UnwindRegion:
         self._region[at : at + len(directory)] = directory
         self._region[CURRENT : CURRENT + 8] = struct.pack("<Q", at)
         return True
+
+    def tell_python(self, words: Sequence[int]) -> None:
+        """Have handlers find Python's frames from now on, by the words from ``PY_STATE`` on, the first of them last."""
+        self._region[PY_CURRENT : PY_CURRENT + 8 * (len(words) - 1)] = struct.pack(f"<{len(words) - 1}Q", *words[1:])
+        self._region[PY_STATE : PY_STATE + 8] = struct.pack("<q", words[0])
 
     def _put(self, each: Range) -> tuple[int, int] | None:
         if each.starts is None or each.rules is None:

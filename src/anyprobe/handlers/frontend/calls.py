@@ -89,14 +89,22 @@ class Calls:
         return Literal(None)
 
     def _stack(self, expressions: Expressions, node: ast.Call, which: str) -> Value:
-        """Compile ``ctx.ustack(depth)`` and ``ctx.kstack(depth)``."""
+        """Compile ``ctx.ustack(depth, python=True)`` and ``ctx.kstack(depth)``."""
+        python = bool(node.keywords) and node.keywords[-1].arg == "python"
+        if python:
+            chosen = expressions.value(node.keywords[-1].value)
+            if which != "ustack" or expressions.context.kernel is not None or chosen != Literal(True):
+                raise expressions.error(
+                    node, "Python's functions are on stacks of processes", "ctx.ustack(python=True)"
+                )
+            node = ast.copy_location(ast.Call(node.func, node.args, node.keywords[:-1]), node)
         (inner,) = self._arguments(expressions, node, "depth") if node.args or node.keywords else (None,)
         depth = DEPTH if inner is None else expressions.value(inner)
         if not isinstance(depth, Literal) or not isinstance(depth.value, int) or not 0 < depth.value <= DEPTH_LIMIT:
             instead = f"ctx.{which}(n) with n from 1 to {DEPTH_LIMIT}"
             raise expressions.error(node, "how deep a stack is has to be constant", instead)
         return expressions.context.stack(
-            expressions.emit, self._collecting.storages, depth.value, of_kernel=which == "kstack"
+            expressions.emit, self._collecting.storages, depth.value, of_kernel=which == "kstack", python=python
         )
 
     def _thing(self, expressions: Expressions, node: ast.Call, thing: Any) -> Value:  # noqa: ANN401 - anything callable

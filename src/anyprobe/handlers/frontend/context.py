@@ -273,7 +273,9 @@ class ContextAccess:
             return f"the type of the function's result is not known: {error}"
         return ""
 
-    def stack(self, emit: Emitter, storages: Storages, depth: int, *, of_kernel: bool = False) -> Value:
+    def stack(
+        self, emit: Emitter, storages: Storages, depth: int, *, of_kernel: bool = False, python: bool = False
+    ) -> Value:
         """Compile ``ctx.ustack`` and ``ctx.kstack``: the number of the stack, of at most ``depth`` addresses."""
         if self.kernel is not None:
             kept = storages.setdefault((Stacks, of_kernel, depth), Stacks(of_kernel, depth))
@@ -290,8 +292,10 @@ class ContextAccess:
             )
         )
         present, target = emit.temporary(boolean), emit.temporary(u64)
-        how = ir.Const(depth, u64), ir.Const(int(self.entry), u64)
-        emit.add(ir.Update(emit.storage(storage), CAPTURE, (*how, ip, rsp, rbp), (), present, target))
+        how = ir.Const(depth, u64), ir.Const(int(self.entry), u64), ir.Const(int(python), u64)
+        # with the thread's id comes all that has to be so where something is read by the thread pointer
+        thread = (ir.Word(emit.word(InputKind.CONTEXT, "tid")),) if python else ()
+        emit.add(ir.Update(emit.storage(storage), CAPTURE, (*how, ip, rsp, rbp, *thread), (), present, target))
         return Scalar(convert(target, stack))
 
     def _demand_unsafe(self, fail: Fail) -> None:

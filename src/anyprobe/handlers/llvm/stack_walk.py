@@ -60,7 +60,7 @@ class Walk:
     def __init__(self, builder: ir.IRBuilder, reading: Reading, frames: Value, depth: int) -> None:
         """Write at most ``depth`` addresses to ``frames``."""
         self._builder, self._tables, self._frames, self._depth = builder, reading.tables, frames, depth
-        self._window = _Window(builder, reading)
+        self.window = Window(builder, reading)
 
     def run(self, ip: Value, rsp: Value, rbp: Value, *, at_entry: bool) -> Value:
         """Fill the frames; return how many they are."""
@@ -86,9 +86,9 @@ class Walk:
         after_bp.set(bp.get())
         after_exact.set(constant(0))
         first = builder.icmp_unsigned("==", count.get(), constant(1))
-        step = _Step(builder, self._window, rule, pc.get(), sp.get(), bp.get())
+        step = _Step(builder, self.window, rule, pc.get(), sp.get(), bp.get())
         step.emit(back, after_sp, after_bp, after_exact, first_at_entry=first if at_entry else None, end=done)
-        self._leave_if(builder.icmp_unsigned("!=", self._window.failed.get(), constant(0)), done)
+        self._leave_if(builder.icmp_unsigned("!=", self.window.failed.get(), constant(0)), done)
         self._leave_if(builder.icmp_unsigned("==", back.get(), constant(0)), done)
         pc.set(back.get())
         sp.set(after_sp.get())
@@ -107,10 +107,11 @@ class Walk:
         builder.position_at_end(on)
 
 
-class _Window:
-    """Emits reads of the stack: from a copy of the part around the last one, or else by the routines."""
+class Window:
+    """Emits reads of the stack, as a rule: from a copy of the part around the last one, or else by the routines."""
 
     def __init__(self, builder: ir.IRBuilder, reading: Reading) -> None:
+        """Have read nothing yet."""
         self._builder, self._reading = builder, reading
         with builder.goto_entry_block():
             # where the copy is from, how much of it could be read, and the copy
@@ -177,7 +178,7 @@ class _Window:
 class _Step:
     """Emits one step up, by the rule of where the frame is."""
 
-    def __init__(self, builder: ir.IRBuilder, window: _Window, rule: Value, pc: Value, sp: Value, bp: Value) -> None:
+    def __init__(self, builder: ir.IRBuilder, window: Window, rule: Value, pc: Value, sp: Value, bp: Value) -> None:
         self._builder, self._window = builder, window
         self._rule, self._pc, self._sp, self._bp = rule, pc, sp, bp
         half = ir.IntType(32)

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from llvmlite import ir
 
 from anyprobe.data.layouts import stacks
+from anyprobe.handlers.llvm.python_walk import PythonWalk
 from anyprobe.handlers.llvm.stack_walk import Place, Reading, Walk
 from anyprobe.handlers.llvm.words import (
     I64,
@@ -22,27 +23,32 @@ from anyprobe.handlers.llvm.words import (
 _MULTIPLIER = 0x9E3779B97F4A7C15
 
 
-def capture(builder: ir.IRBuilder, base: Value, reading: Reading, place: Place, depth: int) -> Value:
-    """Return the number of the stack at a place, of at most ``depth`` addresses."""
-    name = f"stack.capture.{depth}.{int(place.at_entry)}"
+def capture(
+    builder: ir.IRBuilder, base: Value, reading: Reading, place: Place, depth: int, *, python: bool = False
+) -> Value:
+    """Return the number of the stack at a place, of at most ``depth`` addresses; ``python``: then Python's frames."""
+    name = f"stack.capture.{depth}.{int(place.at_entry)}.{int(python)}"
     function = builder.module.globals.get(name)
     if function is None:
-        function = _capture_function(builder, name, depth, at_entry=place.at_entry)
+        function = _capture_function(builder, name, depth, at_entry=place.at_entry, python=python)
     return builder.call(function, [base, reading.tables, reading.read, reading.peek, place.ip, place.rsp, place.rbp])
 
 
-def _capture_function(builder: ir.IRBuilder, name: str, depth: int, *, at_entry: bool) -> ir.Function:
+def _capture_function(builder: ir.IRBuilder, name: str, depth: int, *, at_entry: bool, python: bool) -> ir.Function:
     function = internal_function(builder, name, I64, [I64] * 7)
     function.attributes.add("noinline")
     inner = ir.IRBuilder(function.append_basic_block("entry"))
     base, tables, read, peek, ip, rsp, rbp = function.args
-    frames = inner.alloca(ir.ArrayType(I64, depth))
+    room = min(depth + stacks.PYTHON_DEPTH, stacks.DEPTH_LIMIT) if python else depth
+    frames = inner.alloca(ir.ArrayType(I64, room))
     frames = inner.bitcast(frames, I64.as_pointer())
     start = function.append_basic_block("start")
     inner.branch(start)
     inner.position_at_end(start)
     walk = Walk(inner, Reading(tables, read, peek), frames, depth)
     count = walk.run(ip, rsp, rbp, at_entry=at_entry)
+    if python:
+        count = PythonWalk(inner, tables, walk.window, frames, room).run(count)
     inner.ret(number_of(inner, base, frames, count))
     return function
 

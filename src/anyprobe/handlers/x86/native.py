@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from llvmlite import ir as llvm
 
-from anyprobe.core.code import MISSES, InputKind, Miss, NativeCode
+from anyprobe.core.code import MISSES, PYTHON, InputKind, Miss, NativeCode
 from anyprobe.core.errors import InternalError
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.ir import walk
@@ -128,12 +128,15 @@ class NativeMachine:
         from anyprobe.handlers.llvm import stacks
         from anyprobe.handlers.llvm.stack_walk import Place, Reading
 
-        depth, at_entry = (each.value for each in operation.values[:2] if isinstance(each, ir.Const))
-        ip, rsp, rbp = values[2:]
+        depth, at_entry, python = (each.value for each in operation.values[:3] if isinstance(each, ir.Const))
+        ip, rsp, rbp = values[3:6]
         place = Place(ip, rsp, rbp, bool(at_entry))
         read, peek = (self._input(InputKind.ROUTINE, name) for name in ("read", "peek"))
-        reading = Reading(self._input(InputKind.UNWINDING), read, peek)
-        return llvm.Constant(I1, 1), stacks.capture(self._builder, base, reading, place, int(depth))
+        tables = self._input(InputKind.UNWINDING, PYTHON if python else "")
+        reading = Reading(tables, read, peek)
+        return llvm.Constant(I1, 1), stacks.capture(
+            self._builder, base, reading, place, int(depth), python=bool(python)
+        )
 
 
 def compile_native(handler: ir.Function) -> NativeCode:

@@ -359,7 +359,7 @@ class Handling:
             pid=self._session.pid,
             errno=errno,
             errno_word=0 if errno or self._misses is None else self._misses.address + 8 * len(MISSES) + 8,
-            unwinding=self._stack_tables.address if has(code, InputKind.UNWINDING) else 0,
+            unwinding=self._stack_tables.address_for(code) if has(code, InputKind.UNWINDING) else 0,
             go_calls=self._go.calls_of(keeps),
             stacks=self._go.stacks,
             reads_clock=reads_clock(code, storages.values()),
@@ -376,13 +376,15 @@ class Handling:
         return MemoryReads(self._session, self._misses, 8 * len(MISSES))
 
     def look_at_memory(self) -> None:
-        """See whether memory has come that handlers must not fault in."""
+        """See whether memory has come that handlers must not fault in, and name what is on stacks by now."""
+        if tables := Handling._stack_tables.made(self):
+            tables.learn(self._stacks)
         if (reads := Handling._reads.made(self)) is not None:
             reads.look()
 
     @Lazy
     def _stack_tables(self) -> StackTables:
-        return StackTables(self._session.splicing, self._session.symbols.objects)
+        return StackTables(self._session)
 
     @cached_property
     def _errno(self) -> int | None:
@@ -413,8 +415,7 @@ class Handling:
         """See to what could not be seen in a program that had not yet begun; its libraries are mapped by now."""
         if (reads := Handling._reads.made(self)) is not None:
             reads.place()
-        if (tables := Handling._stack_tables.made(self)) is not None:
-            tables.follow(at_once=True)
+        self._follow_code(at_once=True)
         if self.__dict__.pop("_errno", 0) is None:
             self._tell_errno()
 
@@ -482,12 +483,11 @@ class Handling:
 
     def reader_of(self, name: str) -> RingReader | None:
         """Return what reads the records of a name, None if there are none of them."""
-        found = self._views.get(name)
-        return found if isinstance(found, RingReader) else None
+        return found if isinstance(found := self._views.get(name), RingReader) else None
 
-    def _follow_code(self) -> None:
+    def _follow_code(self, *, at_once: bool = False) -> None:
         if (tables := Handling._stack_tables.made(self)) is not None:
-            tables.follow()
+            tables.follow(at_once=at_once)
 
     def shown(self, kind: str, number: int) -> str:
         """Return how a number is shown that a result has by name."""

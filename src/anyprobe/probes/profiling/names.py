@@ -8,8 +8,8 @@ from anyprobe.binary.images.modules import LoadedObject
 from anyprobe.core.errors import TargetError
 from anyprobe.data.snapshots.profile import ProfileFrame
 from anyprobe.probes.profiling.compiled_names import compiled_names
-from anyprobe.probes.profiling.python.interpreter import Function
 from anyprobe.probes.profiling.spaces import ENTRY_BYTES, Place
+from anyprobe.probes.stacks.interpreter import Function
 from anyprobe.probes.stacks.symbols import spelled
 from anyprobe.target.kernel import symbols
 

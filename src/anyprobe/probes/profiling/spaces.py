@@ -14,7 +14,7 @@ from anyprobe.binary.unwind.rules import END, NONE, go_rule
 from anyprobe.core.errors import TargetError, UnsupportedTarget
 from anyprobe.core.mapping import MappingLike
 from anyprobe.core.memory import MemoryFault
-from anyprobe.probes.profiling.python.interpreter import Function
+from anyprobe.probes.stacks.interpreter import Function
 from anyprobe.probes.stacks.unwinding import Code, Frame
 from anyprobe.target.process.called_name import called_name
 from anyprobe.target.system import gateway, procfs

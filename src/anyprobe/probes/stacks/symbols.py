@@ -1,6 +1,6 @@
 """Addresses by name: ``libc.so.6:malloc+0x1c``, ``a.out:table+0x8``, also of a program that has ended."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
@@ -44,6 +44,10 @@ class Symbols(Generic[_Objects]):
         self._known: dict[int, str] = {}
         self._callers: dict[int, str] = {}
         self._types: dict[int, str] = {0: NO_TYPE}
+        self.named_places: Callable[[Sequence[int]], Sequence[int | str]] | None = None
+        """What has names of its own for parts of stacks: see ``probes.handlers.python_stacks``."""
+        self.asleep_in: Callable[[str, int], str] | None = None
+        """Does so for the stack of a thread that is asleep, by the id that it knows itself by."""
         self._unknown: set[int] | None = None
         """Addresses in no object, where what is loaded is read once for all of them; none of them before it was."""
 
@@ -75,8 +79,13 @@ class Symbols(Generic[_Objects]):
 
     def stack(self, addresses: Sequence[int]) -> str:
         """Return a stack in one line: where the hit was, then each caller; ``?`` for one of which nothing is known."""
-        places = [self.name(address) for address in addresses[:1]]
-        places += [self.name_of_caller(address) for address in addresses[1:]]
+        known: Sequence[int | str] = addresses
+        if self.named_places is not None:
+            known = self.named_places(addresses)
+        places = [
+            each if isinstance(each, str) else (self.name_of_caller if at else self.name)(each)
+            for at, each in enumerate(known)
+        ]
         return " < ".join(places) or "?"
 
     def name_of_caller(self, return_address: int) -> str:

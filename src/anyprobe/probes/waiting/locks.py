@@ -183,7 +183,7 @@ class _Handlers:
         @wait.ret
         def waited(ctx: Hit) -> None:
             if ctx.data.began is not None:  # else it began before the handlers were there
-                recorded(ctx.data.lock, MUTEX, ctx.now - ctx.data.began, ctx.data.holder, ctx.ustack())
+                recorded(ctx.data.lock, MUTEX, ctx.now - ctx.data.began, ctx.data.holder, ctx.ustack(python=True))
                 if holds:
                     queue.increase((ctx.data.lock,), i64(-1))
 
@@ -208,7 +208,7 @@ class _Handlers:
             if ctx.data.began is None:  # before the handlers were there, as in all that follow
                 return
             if slept.get(ctx.tid, 0) >= ctx.data.began:
-                recorded(ctx.data.lock, MUTEX, now - ctx.data.began, ctx.data.holder, ctx.ustack())
+                recorded(ctx.data.lock, MUTEX, now - ctx.data.began, ctx.data.holder, ctx.ustack(python=True))
             if ctx.retval is not None and succeeded(ctx.retval):
                 taken(ctx.data.lock, now, ctx.caller)
 
@@ -223,7 +223,7 @@ class _Handlers:
                 before = since.get(lock, 0)
                 if not (before >= _INNER and is_inner(lock)):
                     began = max(blocked.get(lock, now), before & (_INNER - 1))
-                    blockers[lock, MUTEX, ctx.ustack()].add(now - min(began, now))
+                    blockers[lock, MUTEX, ctx.ustack(python=True)].add(now - min(began, now))
                     blocked[lock] = now
             released(lock, now)
 
@@ -295,7 +295,7 @@ class _Handlers:
             now = ctx.now
             lock = ctx.data.lock
             if slept.get(ctx.tid, 0) >= ctx.data.began:
-                recorded(key_of(lock), kind, now - ctx.data.began, ctx.data.holder, ctx.ustack())
+                recorded(key_of(lock), kind, now - ctx.data.began, ctx.data.holder, ctx.ustack(python=True))
             if takes and (always or (ctx.retval is not None and passed(i64(ctx.retval)))):
                 acquired[key_of(lock), kind].add()
                 if holds:
@@ -332,7 +332,7 @@ class _Handlers:
             lock = ctx.data.lock
             if ctx.retval is not None and i32(ctx.retval) == 0:
                 if ctx.data.began is not None:
-                    recorded(lock, SPINLOCK, ctx.now - ctx.data.began, ctx.data.holder, ctx.ustack())
+                    recorded(lock, SPINLOCK, ctx.now - ctx.data.began, ctx.data.holder, ctx.ustack(python=True))
                 acquired[lock, SPINLOCK].add()
                 since[lock] = ctx.now
                 place_of[lock] = ctx.caller
@@ -361,7 +361,7 @@ class _Handlers:
             if ctx.data.began is None:
                 return
             if slept.get(ctx.tid, 0) >= ctx.data.began:
-                recorded(ctx.data.lock, SEMAPHORE, ctx.now - ctx.data.began, 0, ctx.ustack())
+                recorded(ctx.data.lock, SEMAPHORE, ctx.now - ctx.data.began, 0, ctx.ustack(python=True))
             if ctx.retval is not None and i32(ctx.retval) == 0:
                 acquired[ctx.data.lock, SEMAPHORE].add()
 
@@ -380,7 +380,7 @@ class _Handlers:
             if ctx.data.began is None:
                 return
             acquired[ctx.data.condition, CONDITION].add()
-            recorded(ctx.data.condition, CONDITION, ctx.now - ctx.data.began, 0, ctx.ustack())
+            recorded(ctx.data.condition, CONDITION, ctx.now - ctx.data.began, 0, ctx.ustack(python=True))
             taken(ctx.data.lock, ctx.now, ctx.caller)
 
     def _barriers(self, specs: Specs) -> None:
@@ -396,7 +396,7 @@ class _Handlers:
             if ctx.data.began is None:
                 return
             acquired[ctx.data.lock, BARRIER].add()
-            recorded(ctx.data.lock, BARRIER, ctx.now - ctx.data.began, 0, ctx.ustack())
+            recorded(ctx.data.lock, BARRIER, ctx.now - ctx.data.began, 0, ctx.ustack(python=True))
 
     def _futexes(self, specs: Specs) -> None:
         recorded = self._recorded()
@@ -410,7 +410,7 @@ class _Handlers:
         @wait.ret
         def waited(ctx: Hit) -> None:
             if ctx.data.began is not None:
-                recorded(ctx.data.lock, FUTEX_WORD, ctx.now - ctx.data.began, 0, ctx.ustack())
+                recorded(ctx.data.lock, FUTEX_WORD, ctx.now - ctx.data.began, 0, ctx.ustack(python=True))
 
 
 def number_of(number: "LockNumber | None") -> Any:  # noqa: ANN401

@@ -153,10 +153,10 @@ class _Handlers:
                 cpu = ctx.cpu_now - ctx.data.cpu
                 # a function that ends in another one has not waited yet: that one is asked
                 if ctx.retval is not None and wall > cpu + _LEAST_NS:
-                    asleep[ctx.func, ctx.ustack(), ctx.data.descriptor].add(wall - cpu)
+                    asleep[ctx.func, ctx.ustack(python=True), ctx.data.descriptor].add(wall - cpu)
             elif inside.get(ctx.tid, 0) == 0 and ctx.retval is not None:  # it began before the handlers were there
                 inside[ctx.tid] = _BETWEEN
-                late[ctx.func, ctx.ustack(), ctx.tid].add(ctx.now)
+                late[ctx.func, ctx.ustack(python=True), ctx.tid].add(ctx.now)
                 late_ran[ctx.tid] = ctx.cpu_now
 
         return ends

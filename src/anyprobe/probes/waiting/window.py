@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from anyprobe.core.errors import TargetError
 from anyprobe.data.aggregates.results import AggregationResult, Key
 from anyprobe.data.findings.offcpu import ASLEEP, KERNEL, LATE, Cause, Causes, State, cause_of
 from anyprobe.data.layouts.cells import CellValue
@@ -115,7 +116,7 @@ class SleepWindow:
                 ran = now[tid].ran - int(maps[_RAN].get(key, 0))
                 function = str(maps[_AT].get(key, "?"))
                 number = int(maps[_DESCRIPTOR].get(key, -1))
-                stack = maps[_STACK].get(key, function)
+                stack = self._with_python(str(maps[_STACK].get(key, function)), tid, now[tid])
                 cause = cause_of(self._causes, function)
                 off = moment - max(int(began), first) - max(ran, 0)
                 if off > 0:
@@ -141,6 +142,17 @@ class SleepWindow:
             off = moment - max(before.moment, first) - (after.ran - before.ran)
             if is_same and off > 0:
                 yield (int(cause), name, self._descriptor_at(before, cause), State.ALL_ALONG), off
+
+    def _with_python(self, stack: str, tid: int, thread: _Thread) -> str:
+        """Return a stack with Python's functions, if the thread has slept in the same call all the while."""
+        pid, name = self._session.pid, self._session.host.symbols.asleep_in
+        if name is None or not thread.call:
+            return stack
+        try:
+            found = name(stack, procfs.own_id(tid))
+        except (OSError, TargetError):
+            return stack
+        return found if _call_of(pid, tid)[-2:] == thread.place else stack
 
     def _outermost(self, frames: str, function: str) -> Cause:
         """Return what the outermost call waits for that is on a stack; inner functions end first."""

@@ -5,13 +5,14 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import PermissionDenied, TargetError
-from anyprobe.probes.profiling.python.recorder import Copied, FrameRecorder
+from anyprobe.probes.profiling.python.recorder import FrameRecorder
 from anyprobe.probes.profiling.python.stacks import PythonProgram, program_of
+from anyprobe.probes.stacks.interpreter import Copied
 from anyprobe.target.system import procfs
 
 if TYPE_CHECKING:
-    from anyprobe.probes.profiling.python.interpreter import Function
     from anyprobe.probes.profiling.spaces import Space
+    from anyprobe.probes.stacks.interpreter import Function
     from anyprobe.probes.stacks.unwinding import Frame
     from anyprobe.target.kernel.samples import Sample, Sampler
     from anyprobe.target.system.procfs import Mapping

@@ -6,10 +6,10 @@ Samples have the C stack alone, and the program goes on at once: what is read af
 import os
 import struct
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from anyprobe.core.code import BpfProgram
 from anyprobe.handlers.bpf.assembly import FRAME, Assembly
+from anyprobe.probes.stacks.interpreter import Copied
 from anyprobe.target.kernel import bpf, perf, programs
 from anyprobe.target.kernel.ring_buffers import RingBuffer
 
@@ -29,18 +29,6 @@ _FIRST, _PART, _PREVIOUS = 0, 8, 16
 """Where the value of a thread has what."""
 _KEY, _WORD = -8, -16
 """Where on its stack the program has what."""
-
-
-class Copied(NamedTuple):
-    """The frames of a thread at one moment."""
-
-    tid: int
-    time: int
-    """Nanoseconds of the monotonic clock."""
-    current: int
-    """What the thread's state says that it executes."""
-    frames: dict[int, bytes]
-    """The beginnings of frames, by their addresses."""
 
 
 class FrameRecorder:

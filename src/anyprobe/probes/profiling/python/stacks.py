@@ -1,28 +1,24 @@
 """Python's functions in their places on sampled stacks."""
 
-import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from anyprobe.core.errors import TargetError, UnsupportedTarget
+from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
-from anyprobe.data.snapshots.profile import PYTHON_LOOP
-from anyprobe.probes.profiling.python.interpreter import Activation, Function, Interpreter
-from anyprobe.probes.profiling.python.layouts import LAYOUTS, Layout
 from anyprobe.probes.profiling.python.recorder import FrameRecorder
+from anyprobe.probes.stacks.interpreter import Activation, Function, Interpreter
+from anyprobe.probes.stacks.interpreter_layouts import Layout
+from anyprobe.probes.stacks.interpreter_places import places_of
 from anyprobe.target.process import permission
 from anyprobe.target.system import procfs
 from anyprobe.target.system.memory import ReadableMemory
 
 if TYPE_CHECKING:
-    from anyprobe.binary.images.modules import LoadedObject
-    from anyprobe.probes.profiling.python.recorder import Copied
     from anyprobe.probes.profiling.spaces import Space
+    from anyprobe.probes.stacks.interpreter import Copied
     from anyprobe.probes.stacks.unwinding import Frame
     from anyprobe.target.kernel.samples import Sample
-
-_RUNTIME, _VERSION = "_PyRuntime", "Py_Version"
 
 
 class PythonProgram:
@@ -95,53 +91,16 @@ def program_of(space: "Space") -> PythonProgram | None:
     Raises:
         TargetError: its structures are not known, or cannot be read.
     """
-    for loaded in space.objects:
-        if loaded.is_executable or loaded.file_name.startswith("libpython"):
-            try:
-                runtime = _address(loaded, _RUNTIME)
-            except TargetError:  # its file cannot be read
-                continue
-            if runtime is not None:
-                return _program_in(space.pid, loaded, runtime)
-    return None
-
-
-def _program_in(pid: int, loaded: "LoadedObject", runtime: int) -> PythonProgram:
-    version, loop = _address(loaded, _VERSION), _address(loaded, PYTHON_LOOP)
-    if version is None:
-        raise UnsupportedTarget(f"a Python that is older than {_known()[0]}")
-    if loop is None:
-        raise UnsupportedTarget(f"{loaded.name} does not tell where its interpreter is")
-    function = loaded.image.known_functions.containing(loop - loaded.bias)
-    end = loop + 1 if function is None else function.end + loaded.bias
+    places = places_of(space.objects)
+    if places is None:
+        return None
     try:
-        memory = ReadableMemory(pid)
+        memory = ReadableMemory(space.pid)
     except OSError as error:
-        raise permission.explain(pid) from error
+        raise permission.explain(space.pid) from error
     try:
-        layout = layout_of(struct.unpack("<I", memory.read(version, 4))[0])
-    except (TargetError, MemoryFault) as error:
+        layout = places.layout(memory.read)
+    except TargetError:
         memory.close()
-        raise UnsupportedTarget(str(error)) from error
-    return PythonProgram(pid, memory, runtime, layout, range(loop, end))
-
-
-def layout_of(version: int) -> Layout:
-    """Return the layout of a version, which is a number as ``sys.hexversion``."""
-    major, minor = version >> 24, version >> 16 & 0xFF
-    found = LAYOUTS.get((major, minor))
-    if found is None:
-        known = _known()
-        raise UnsupportedTarget(f"Python {major}.{minor} is none of {', '.join(known)}")
-    return found
-
-
-def _known() -> list[str]:
-    return [f"{major}.{minor}" for major, minor in LAYOUTS]
-
-
-def _address(loaded: "LoadedObject", name: str) -> int | None:
-    """Return where a symbol that an object exports is in the process."""
-    table = loaded.image.dynamic_table
-    value = None if table is None else table.value_of(name)
-    return None if value is None else value + loaded.bias
+        raise
+    return PythonProgram(space.pid, memory, places.runtime, layout, places.loop)

@@ -2,9 +2,6 @@
 
 from dataclasses import dataclass
 
-OF_INTERPRETER = 3
-"""The kind of owner of a frame that is no function's: the interpreter's own, on the C stack (3.12 and later)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Layout:

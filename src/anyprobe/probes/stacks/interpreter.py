@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from anyprobe.core.memory import MemoryFault
-from anyprobe.probes.profiling.python.layouts import OF_INTERPRETER, Layout
-from anyprobe.probes.profiling.python.recorder import Copied
+from anyprobe.data.layouts import stacks
+from anyprobe.data.layouts.unwinding import NO_PART, OF_INTERPRETER
+from anyprobe.probes.stacks.interpreter_layouts import Layout
 
 Read = Callable[[int, int], bytes]
 """Returns bytes of the program's memory, or raises ``MemoryFault``."""
-_MOST_THREADS, _MOST_KEPT = 10_000, 10_000
+_MOST_THREADS, _MOST_KEPT, _MOST_FRAMES = 10_000, 10_000, 200
 _LONGEST_TEXT = 1_000
 _SHIM = "<shim>"
 """The file of what the interpreter itself puts between functions, as to check what ``__init__`` returns."""
@@ -30,6 +31,18 @@ class Function(NamedTuple):
     def module(self) -> str:
         """The end of the path, which tells modules apart."""
         return "/".join(self.file.split("/")[-2:])
+
+
+class Copied(NamedTuple):
+    """The frames of a thread at one moment."""
+
+    tid: int
+    time: int
+    """Nanoseconds of the monotonic clock."""
+    current: int
+    """What the thread's state says that it executes."""
+    frames: dict[int, bytes]
+    """The beginnings of frames, by their addresses."""
 
 
 class Activation(NamedTuple):
@@ -55,6 +68,71 @@ class Interpreter:
             MemoryFault: it cannot be read, or has changed meanwhile.
         """
         return {tid: state + self._layout.current for tid, state in self._listed()}
+
+    def states(self) -> frozenset[int]:
+        """Return where the states of all threads are; raise as ``threads`` does."""
+        return frozenset(state for _, state in self._listed())
+
+    def executing(self, tid: int) -> list[list[Function]]:
+        """Return the functions of each activation of a thread that is asleep, innermost first, by its own id.
+
+        Raises:
+            MemoryFault: they cannot be read.
+        """
+        layout = self._layout
+        place = self.threads().get(tid)
+        frame = 0 if place is None else self._word(place)
+        if frame and layout.frame_of_part is not None:
+            frame = self._word(frame + layout.frame_of_part)
+        found: list[list[Function]] = [[]]
+        for _ in range(_MOST_FRAMES):
+            if not frame:
+                break
+            content = self._read(frame, layout.owner + 4)
+            owner, is_function = content[layout.owner], True
+            if not layout.tells_entry:
+                is_function = owner != OF_INTERPRETER
+            if is_function:
+                function = self._function(frame, content)
+                found[-1] += [function] if function.file != _SHIM else []
+            if owner if layout.tells_entry else not is_function:
+                found.append([])
+            frame = _word(content, layout.previous)
+        return found
+
+    def words(self, state_at: int) -> tuple[int, ...]:
+        """Return the words by which handlers find frames: see ``data.layouts.unwinding``."""
+        layout = self._layout
+        part = NO_PART if layout.frame_of_part is None else layout.frame_of_part
+        entry = int(layout.tells_entry)
+        return (
+            state_at,
+            layout.current,
+            part,
+            layout.code,
+            layout.previous,
+            layout.owner,
+            entry,
+            layout.file,
+            layout.name,
+        )
+
+    def marked(self, frame: int) -> Function | None:
+        """Return the function that a handler has marked on a stack (``data.layouts.stacks``); None: it is not known.
+
+        The code object may be gone, and another one be there: the mark tells, in all but one of some 16,000 cases.
+        """
+        code = stacks.code_of(frame)
+        try:
+            content = self._read(code, self._layout.name + 8)
+            if (
+                stacks.mark(code, _word(content, self._layout.file), _word(content, self._layout.name))
+                != frame & ~stacks.LAST
+            ):
+                return None
+            return self._function_of(code)
+        except MemoryFault:
+            return None
 
     def _listed(self) -> Iterator[tuple[int, int]]:
         layout = self._layout
