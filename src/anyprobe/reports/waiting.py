@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from anyprobe.data.findings.offcpu import Cause, State, asleep_in, kernel_numbers
-from anyprobe.data.findings.waiting import OF_LOCKS, Lock, LockKind, Waits, locks_of, outside
+from anyprobe.data.findings.waiting import ACQUIRED, OF_LOCKS, WAITED, Lock, LockKind, Waits, locks_of, outside
 from anyprobe.data.findings.wakers import READY, Waker, Woken, tells_wakers, wakers_in
 from anyprobe.data.snapshots.snapshot import Snapshot
 from anyprobe.reports.heading import print_heading, print_refusals
@@ -56,10 +56,10 @@ def print_locks(snapshot: Snapshot, console: "Console", top: int = 0) -> None:
     found = locks_of(snapshot.aggregations)
     held = [each for each in found if each.kind.is_held]
     others = [each for each in found if not each.kind.is_held]
-    taken = [each.acquisitions for each in held if each.acquisitions is not None]
-    waits, waited = sum(each.contended for each in held), duration(sum(each.wait_ns for each in held))
-    what = f"{counted(len(held), 'lock')} taken {counted(sum(taken), 'time')}, {counted(waits, 'time')} after a wait"
-    if held and not taken:
+    taken, waits = sum(each.acquisitions or 0 for each in held), sum(each.contended for each in held)
+    waited = duration(sum(each.wait_ns for each in held))
+    what = f"{counted(len(held), 'lock')} taken {counted(taken, 'time')}, {counted(waits, 'time')} after a wait"
+    if {each.name for each in snapshot.aggregations} & {ACQUIRED, WAITED} == {WAITED}:
         what = f"{counted(len(held), 'lock')} waited for {counted(waits, 'time')}"
     print_heading(snapshot, console, f"{what}, {waited} of waiting")
     for locks, noun in ((held, "lock"), (others, "wait")):

@@ -165,3 +165,5 @@ def test_locks_of_the_kernel_are_not_known_to_have_been_taken():
     assert "1 lock waited for 2 times, 8.00 µs of waiting" in lines[0]
     assert [line.split()[-5:] for line in lines if line.endswith("rwsem")] == [["µs", "2", "-", "gate", "rwsem"]]
     assert known.as_json()["acquisitions"] is None
+    empty = [AggregationResult(WAITED, "hist", BY, {}), AggregationResult(WAITERS, "sum", (*BY, "stack"), {})]
+    assert "0 locks waited for 0 times" in printed(print_locks, empty)[0]
