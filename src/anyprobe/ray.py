@@ -1,0 +1,181 @@
+"""Ray: tasks and methods of actors time native functions in their workers, and the driver asks for all of them.
+
+``probes = anyprobe.ray.Probes("libz:*")``, ``@ray.remote`` above ``@probes.task``, then ``probes.snapshot()``.
+"""
+
+import functools
+import os
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from anyprobe.core.errors import AnyprobeError, UsageError
+
+if TYPE_CHECKING:
+    from anyprobe.data.snapshots.called import Called
+    from anyprobe.data.snapshots.snapshot import Snapshot
+    from anyprobe.probes.selfattach.session import SelfSession
+
+P = ParamSpec("P")
+R = TypeVar("R")
+SEVERAL = "several tasks at once"
+"""The name of what tasks have called that ran beside others in one worker: it cannot be told whose it was."""
+
+
+def _ray() -> Any:  # noqa: ANN401 - a module
+    try:
+        import ray
+    except ImportError:
+        raise UsageError("tasks of Ray need ray: pip install ray") from None
+    return ray
+
+
+class Probes:
+    """Times native functions in each worker that runs one of the tasks, from then until the worker ends."""
+
+    def __init__(self, *specs: str) -> None:
+        """Time these functions; Ray has been begun (``ray.init()``).
+
+        Args:
+            specs: as for ``Session.time``; libraries that are loaded later are timed from then on.
+        """
+        self.specs = specs
+        self._collector = _ray().remote(_Collector).options(num_cpus=0).remote()
+
+    def task(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Return a function, or a method of an actor's class, that is probed where it runs; below ``@ray.remote``.
+
+        The driver has what was counted when it has the result. A worker that cannot be probed runs it all the same.
+        """
+        specs, collector = self.specs, self._collector
+        name = function.__qualname__.rpartition("<locals>.")[2]
+
+        @functools.wraps(function)
+        def probed(*arguments: P.args, **settings: P.kwargs) -> R:
+            return _WORKER.run(functools.partial(function, *arguments, **settings), name, specs, collector)
+
+        return probed
+
+    def snapshots(self) -> "dict[str, Snapshot]":
+        """Return what was counted in each worker, by its node's id and its pid: also in those that have ended."""
+        found: dict[str, Snapshot] = _ray().get(self._collector.snapshots.remote())
+        return found
+
+    def snapshot(self) -> "Snapshot":
+        """Return what was counted in all workers together.
+
+        Raises:
+            UsageError: no task has run yet.
+        """
+        from anyprobe.probes.group import merged
+
+        found = self.snapshots()
+        if not found:
+            raise UsageError("no task has run yet in a worker that is probed; failures() says why one is not")
+        return merged([each.distinct() for each in found.values()])
+
+    def by_task(self) -> "dict[str, list[Called]]":
+        """Return what tasks have called in all workers, by the names of their functions, those with most time first."""
+        sums: dict[str, dict[str, Called]] = _ray().get(self._collector.tasks.remote())
+        return {name: sorted(own.values(), key=lambda each: (-each.ns, each.function)) for name, own in sums.items()}
+
+    def failures(self) -> dict[str, str]:
+        """Return why workers are not probed, by their node's id and pid: what runs there is in no sum."""
+        found: dict[str, str] = _ray().get(self._collector.failures.remote())
+        return found
+
+
+class _Collector:
+    """The actor that has the results of all workers."""
+
+    def __init__(self) -> None:
+        self._snapshots: dict[str, Snapshot] = {}
+        self._tasks: dict[str, dict[str, Called]] = {}
+        self._failures: dict[str, str] = {}
+
+    def add(self, worker: str, name: str, calls: "list[Called]", snapshot: "Snapshot") -> None:
+        """Take what a task has called, and all that was counted in its worker."""
+        self._snapshots[worker] = snapshot
+        own = self._tasks.setdefault(name, {})
+        for each in calls:
+            own[each.function] = own[each.function].plus(each) if each.function in own else each
+
+    def fail(self, worker: str, why: str) -> None:
+        """Take note that a worker is not probed."""
+        self._failures[worker] = why
+
+    def snapshots(self) -> "dict[str, Snapshot]":
+        """Return the last results of each worker."""
+        return self._snapshots
+
+    def tasks(self) -> "dict[str, dict[str, Called]]":
+        """Return what tasks have called, by their names and by function."""
+        return self._tasks
+
+    def failures(self) -> dict[str, str]:
+        """Return why workers are not probed."""
+        return self._failures
+
+
+class _Worker:
+    """The session in a worker, which all its tasks have together."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._session: SelfSession | None = None
+        self._specs: set[str] = set()
+        self._running, self._begun = 0, 0
+        self._before: Snapshot | None = None
+        self._failed = False
+
+    def __reduce__(self) -> tuple[Callable[[], "_Worker"], tuple[()]]:
+        """Be that of the process where a task is sent to: functions of the main program are sent with their globals."""
+        return _worker, ()
+
+    def run(self, function: Callable[[], R], name: str, specs: tuple[str, ...], collector: Any) -> R:  # noqa: ANN401
+        """Run a task, and tell what it has called."""
+        ray = _ray()
+        worker = f"{ray.get_runtime_context().get_node_id()}:{os.getpid()}"
+        with self._lock:
+            session = self._probed(worker, specs, collector)
+            if not self._running:
+                self._before, self._begun = None if session is None else session.snapshot(), 0
+            self._running += 1
+            self._begun += 1
+        try:
+            return function()
+        finally:
+            with self._lock:
+                self._running -= 1
+                # of tasks that overlap, the last one to end tells what was called since the first one began
+                if session is not None and self._before is not None and not self._running:
+                    from anyprobe.data.snapshots.called import called_between
+
+                    after = session.snapshot()
+                    told = name if self._begun == 1 else SEVERAL
+                    ray.get(collector.add.remote(worker, told, called_between(self._before, after), after))
+
+    def _probed(self, worker: str, specs: tuple[str, ...], collector: Any) -> "SelfSession | None":  # noqa: ANN401
+        """Return the session, in which these functions are timed; None where this worker cannot be probed."""
+        if self._failed:
+            return None
+        try:
+            if self._session is None:
+                from anyprobe.probes.selfattach.session import attach_self
+
+                self._session = attach_self()
+            if new := [each for each in specs if each not in self._specs]:
+                self._session.time(*new, follow=True)
+                self._specs.update(new)
+        except AnyprobeError as error:
+            self._failed = True
+            _ray().get(collector.fail.remote(worker, str(error)))
+            return None
+        return self._session
+
+
+_WORKER = _Worker()
+
+
+def _worker() -> _Worker:
+    return _WORKER
