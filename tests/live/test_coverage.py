@@ -407,12 +407,14 @@ def test_without_debug_information_there_are_blocks_alone(tmp_path):
     shown = covered(program, "--annotate", "*.c")
     assert re.search(r": \d+ of \d+ blocks, \d+ of \d+ functions covered", shown)
     assert "no lines of stripped: stripped has no debug information" in shown
+    done = command("cover", "--format", "lcov", "-o", str(tmp_path / "lines"), "--", str(program))
+    assert "is of lines, and none are known: stripped: stripped has no debug information" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["cover", "kernel::vfs_read", "--for", "1"], "coverage is of programs"),
+        (["cover", "kernel::vfs_read", "--lazy", "--for", "1"], "--lazy is for programs"),
         (["cover", "--format", "flame", "--", "true"], "--format flame is of trees of calls"),
         (["count", "a.out:main", "--format", "lcov", "--", "true"], "--format lcov is of coverage"),
         (["cover", "--format", "lcov", "--every", "1", "--", "true"], "--every would write several"),

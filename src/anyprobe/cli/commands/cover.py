@@ -119,7 +119,18 @@ def command(
         always={"modules": [], "files": []},
         **settings,
     )
-    return measuring.measure(target, plan) or _enough(plan.shown, fail_under, plan)
+    status = measuring.measure(target, plan)
+    _say_if_empty(plan)
+    return status or _enough(plan.shown, fail_under, plan)
+
+
+def _say_if_empty(plan: "Plan") -> None:
+    """Say of a format that has nothing but lines that none are known, and why."""
+    modules = [module for each in plan.shown for module in (each.coverage.modules if each.coverage else ())]
+    if plan.format in {"lcov", "cobertura"} and modules and not any(each.files for each in modules):
+        plan.warn(
+            f"--format {plan.format} is of lines, and none are known: {modules[0].name}: {modules[0].without_lines}"
+        )
 
 
 def _of_either(spec: str) -> str:
