@@ -5,12 +5,15 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from contextlib import ExitStack
 
 import pytest
 
 import anyprobe
 from anyprobe.core.errors import UsageError
+from anyprobe.data.findings.offcpu import ASLEEP, KERNEL, Cause, State
+from anyprobe.data.snapshots.last_results import results_at_end
 from anyprobe.probes.waiting.offcpu import place_offcpu
 from live.test_command_line import anyprobe as command
 from live.test_command_line import start
@@ -257,3 +260,90 @@ def test_of_several_processes_waits_that_began_before_are_of_the_time_that_is_me
     own = [each for each in document["stacks"] if each["cause"] == "io"]
     assert sum(each["off_ns"] for each in own) == pytest.approx(PROCESSES * document["window_s"] * 1e9, rel=0.02)
     assert max(each["max_off_ns"] for each in own) <= document["window_s"] * 1e9
+
+
+BOUND = """
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+static long at(clockid_t which) {
+    struct timespec t;
+    clock_gettime(which, &t);
+    return t.tv_sec * 1000000000L + t.tv_nsec;
+}
+static _Atomic long off;
+static _Atomic int done;
+static void *burns(void *unused) {
+    long wall = at(CLOCK_MONOTONIC);
+    while (at(CLOCK_MONOTONIC) - wall < 500000000) ;
+    off += at(CLOCK_MONOTONIC) - wall - at(CLOCK_THREAD_CPUTIME_ID);
+    done++;
+    for (;;) pause();
+    return unused;
+}
+static void *writes(void *path) {
+    char page[4096] = {1};
+    int file = open(path, O_CREAT | O_WRONLY, 0600);
+    long begun = at(CLOCK_MONOTONIC);
+    for (int n = 0; at(CLOCK_MONOTONIC) - begun < 500000000; n++) {
+        if (pwrite(file, page, 4096, 4096L * n) != 4096) return 0;
+        long wall = at(CLOCK_MONOTONIC), own = at(CLOCK_THREAD_CPUTIME_ID);
+        fsync(file);
+        off += at(CLOCK_MONOTONIC) - wall - (at(CLOCK_THREAD_CPUTIME_ID) - own);
+    }
+    close(file);
+    done++;
+    for (;;) pause();
+    return path;
+}
+int main(int count, char **words) {
+    pthread_t threads[4];
+    cpu_set_t one;
+    char line[8];
+    int waits_for_disk = !strcmp(words[1], "disk"), some = waits_for_disk ? 1 : 4;
+    puts("ready");
+    fflush(stdout);
+    if (!fgets(line, 8, stdin)) return 1;
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    sched_setaffinity(0, sizeof one, &one);
+    for (int n = 0; n < some; n++) pthread_create(&threads[n], 0, waits_for_disk ? writes : burns, words[2]);
+    while (done < some) usleep(1000);
+    printf("%ld\\n", off);
+    fflush(stdout);
+    return !fgets(line, 8, stdin);
+}
+"""
+
+
+@pytest.mark.parametrize("bound", ["processor", "disk"])
+def test_what_waits_for_a_processor_is_told_from_what_waits_for_a_disk(tmp_path, bound):
+    """Four threads on one processor, or one that has a file written; both by their own clocks."""
+    program = build("bound.c", "-O1", "-pthread", text=BOUND)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+    causes, windows = {}, {}
+    with subprocess.Popen([program, bound, tmp_path / "pages"], **pipes) as process:
+        assert process.stdout.readline() == "ready\n"
+        with anyprobe.attach(process.pid, returns="exits") as session:
+            place_offcpu(session, causes, windows)
+            process.stdin.write("\n")
+            own = int(process.stdout.readline())
+            session.detach()
+            found = {each.name: each.entries for each in windows[process.pid].results(results_at_end(session))}
+        process.stdin.write("\n")
+    by_cause = Counter()
+    for (cause, _, _, state), cell in found[ASLEEP].items():
+        by_cause[cause] += cell.sum if state == State.WHOLE else 0
+    queued = found[KERNEL]["run_queue_ns",].sum
+    on_files = by_cause[Cause.FILE] + by_cause[Cause.IO]
+    if bound == "processor":
+        assert queued >= 0.9 * own >= 1_000_000_000
+        assert on_files < 0.05 * own
+    else:
+        assert by_cause[Cause.FILE] == pytest.approx(own, rel=0.1)
+        assert on_files > 50_000_000

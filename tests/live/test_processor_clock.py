@@ -3,9 +3,12 @@
 import json
 import os
 import re
+import resource
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -144,6 +147,42 @@ def test_nor_after_the_controller_was_killed(staying):
     found = command("detach", "-p", str(staying.pid))
     assert found.returncode == 0, found.stderr
     assert perf_pages(staying.pid) == 0
+
+
+def test_threads_for_which_no_page_can_be_locked_any_more_have_their_own_clock():
+    """Of an ordinary user: 300 threads at 64 kB, and what the kernel gives besides for each processor."""
+
+    def limited():
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (1 << 16, 1 << 16))
+
+    with open("/proc/sys/kernel/perf_event_mlock_kb") as file:
+        pages = int(file.read()) // 4 * os.cpu_count() + 16
+    threads = min(max(300, pages + 26), 2000)
+    folder = tempfile.mkdtemp()
+    os.chmod(folder, 0o755)  # noqa: S103 - for that user
+    try:
+        program = shutil.copy(build("crowd.c", "-O1", "-pthread"), folder)
+        process = subprocess.Popen(
+            [program, str(threads)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            preexec_fn=limited,  # noqa: PLW1509 - which makes a system call
+            **({"user": 65534, "group": 65534} if os.getuid() == 0 else {}),
+        )  # fmt: skip
+        assert process.stdout.readline() == "ready\n"
+    finally:
+        shutil.rmtree(folder)
+    with process:
+        with anyprobe.attach(process.pid, clock="cpu") as session:
+            session.time("waits", "warms")
+            go_on(process)
+            spent = int(process.stdout.readline())
+            mapped, found = perf_pages(process.pid), session.snapshot()
+        (waits,) = (each for each in found.functions if each.function == "waits")
+        assert (waits.count, waits.nmissed) == (threads, 0)
+        assert waits.sum_ns == pytest.approx(spent, rel=0.03)
+        (said,) = (each for each in found.warnings if "at each reading" in each)
+        assert 0 < int(said.split()[0]) == threads - mapped
+        assert perf_pages(process.pid) == 0
+        go_on(process)
 
 
 def test_a_call_that_is_open_has_what_its_thread_had_by_then(program):
