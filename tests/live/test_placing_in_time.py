@@ -11,7 +11,8 @@ from anyprobe.core.checkpoints import interruptible
 from anyprobe.core.errors import Interrupted
 from support.driver import build, started, wait_until
 
-FUNCTIONS, HOT = 6000, 5990
+FUNCTIONS, HOT, SELDOM = 6000, 5990, 3000
+"""The program calls the hot one a thousand times for each call of the other one, and no others."""
 PROGRAM = "\n".join(
     [
         *(
@@ -21,7 +22,7 @@ PROGRAM = "\n".join(
         "#include <stdio.h>",
         "#include <unistd.h>",
         'int main(void) { volatile int x = 0; printf("ready %d\\n", getpid()); fflush(stdout);',
-        f"    for (;;) for (int n = 0; n < 1000; n++) x = f{HOT}(x);",
+        f"    for (;;) {{ for (int n = 0; n < 1000; n++) x = f{HOT}(x); x = f{SELDOM}(x); }}",
         "}",
         "int (*all[])(int) = {",
         *(f"f{n}," for n in range(FUNCTIONS)),
@@ -52,7 +53,7 @@ def test_what_is_hot_is_placed_first_and_the_rest_is_said_to_be_left_out(program
     assert left
     hits = {each["function"]: each["hits"] for each in found["sites"]}
     assert hits[f"f{HOT}"] > 0
-    assert sum(hits.values()) == hits[f"f{HOT}"]
+    assert sum(hits.values()) == hits[f"f{HOT}"] + hits.get(f"f{SELDOM}", 0)
     assert any("functions are left out" in each for each in found["warnings"])
 
 
@@ -106,6 +107,48 @@ def test_an_end_before_anything_is_placed_leaves_nothing(program):
             session.count("a.out:f[0-9]*")
         assert not session.probes
         assert not session.snapshot().sites
+
+
+def test_what_is_hot_counts_at_once_and_the_others_are_placed_meanwhile(program):
+    with started(program) as target, anyprobe.attach(target.pid, at_once=True) as session:
+        (probe,) = session.count("a.out:f[0-9]*")
+        first = {each.function: each for each in session.snapshot().sites}
+        assert first[f"f{HOT}"].armed
+        assert len(first) < FUNCTIONS / 10
+        session.pump(0.01)
+        assert any(place.since for place in probe.places)
+        wait_until(lambda: session.pump(0.05) and session.warnings, "all to be placed")
+        assert "all functions are placed since" in session.warnings[0]
+        found = session.snapshot()
+        sites = {each.function: each for each in found.sites}
+        assert len(sites) + len(found.refused) == FUNCTIONS
+        assert "left-out" not in {each.reason for each in found.refused}
+        assert sites[f"f{HOT}"].since == 0 < sites[f"f{SELDOM}"].since < found.duration_s
+        rates = [sites[f"f{n}"].hits / (found.duration_s - sites[f"f{n}"].since) for n in (HOT, SELDOM)]
+        assert 0.6 < rates[0] / (1000 * rates[1]) < 1.6  # the others change how fast the program is
+        target.check_alive()
+
+
+@pytest.mark.parametrize("how", ["count", "time", "hist"])
+def test_what_was_not_placed_before_the_end_is_left_out(program, how):
+    more = ("--of", "arg0") if how == "hist" else ()
+    with started(program) as target:
+        done = command(how, "a.out:f[0-9]*", *more, "-p", target.pid, "--for", 0.1, "--at-once", "--json")
+        target.check_alive()
+    found = json.loads(done.stdout)
+    left = [each for each in found["refused"] if each["reason"] == "left-out"]
+    assert left
+    assert {each["detail"] for each in left} == {"the end came before it was placed"}
+    assert any("functions are left out: the end came" in each for each in found["warnings"])
+
+
+def test_at_once_is_refused_where_it_means_nothing(program):
+    for words, why in (
+        (["count", "a.out:f1", "--at-once", "--", str(program)], "--at-once is for programs that run"),
+        (["cover", "a.out", "--at-once", "-p", "1"], "--at-once is about calls"),
+    ):
+        done = subprocess.run([sys.executable, "-m", "anyprobe", *words], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, why in done.stderr) == (2, True), done.stderr
 
 
 LOADS = r"""#include <dlfcn.h>

@@ -20,6 +20,8 @@ LEARNING_LOOKS = 0.01
 """Seconds between two looks at which callers of timed functions are not known yet."""
 FLAG_LOOKS = 0.05
 """Seconds between two moments at which probes may be taken out that only tell whether they are hit."""
+PLACING_LOOKS = 0.01
+"""Seconds between two slices of probes that are placed while others count already."""
 PROGRAM_LOOKS = 0.2
 """Seconds between two looks whether a process has executed another program, or the kernel has other modules."""
 _ENDING = 5.0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from anyprobe.core.errors import UsageError
 from anyprobe.data.snapshots.snapshot import Snapshot
-from anyprobe.probes.duties import Duties, duties_of
+from anyprobe.probes.duties import PLACING_LOOKS, Duties, duties_of
 from anyprobe.probes.options import OptionNames, SessionOptions
 from anyprobe.probes.specs.spec import Spec, parsed
 
@@ -174,7 +174,11 @@ class SessionGroup:
 
     def duties(self) -> Duties:
         """Return a table of what is due in the sessions while their programs run, for callers that wait themselves."""
-        return duties_of([each.host.loop for each in self.sessions])
+        duties = duties_of([each.host.loop for each in self.sessions])
+        for each in self.sessions:
+            if each.host.slices is not None:
+                duties.every(PLACING_LOOKS, each.host.loop.place_later)
+        return duties
 
     def pump(self, timeout: float = 0.0) -> bool:
         """Do everything that is due in all sessions; see ``Session.pump``.

@@ -109,10 +109,10 @@ class ProbeHost(ABC):
         """Where threads wait that enter functions for the first time, if any do."""
         self.slices: Slices | None = None
         """What places probes piece by piece, where there is a time for it."""
-        if options.max_setup is not None:
+        if options.max_setup is not None or options.at_once:
             from anyprobe.probes.wanted import slices
 
-            self.slices = slices.Slices(self, options.max_setup)
+            self.slices = slices.Slices(self, options.max_setup, at_once=options.at_once)
 
     def when_mapped(self, place: Callable[[], None]) -> None:
         """Call what places handlers by what libraries contain, once they are mapped and nothing in them has run."""

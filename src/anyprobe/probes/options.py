@@ -57,6 +57,9 @@ class SessionOptions:
     max_setup: float | None = None
     """Seconds that placing probes may take, about: functions in which the program is found to be at the start are
     placed first, and those for which there is no time are refused as ``left-out``. None: as long as it takes."""
+    at_once: bool = False
+    """Whether functions in which a running program is found to be are placed at once, and the others meanwhile, while
+    the session is waited for or pumped; ``since`` of a site says from when on it counts."""
     strict: bool = False
     """Whether the functions of ``anyprobe.kprobes`` raise instead of returning error numbers."""
 
@@ -98,6 +101,7 @@ class OptionNames(TypedDict, total=False):
     pending: str
     children: str
     max_setup: float | None
+    at_once: bool
     strict: bool
 
 

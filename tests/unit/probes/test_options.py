@@ -35,6 +35,6 @@ def test_what_means_nothing_is_refused_before_a_target_is_looked_at(wrong, opene
 
 
 def test_an_option_that_does_not_exist_is_a_wrong_keyword():
-    assert len(fields(SessionOptions)) == 14
+    assert len(fields(SessionOptions)) == 15
     with pytest.raises(TypeError, match="lively"):
         anyprobe.attach(1, lively=True)

@@ -16,6 +16,10 @@ def refuse(target: "targets.Target", plan: "Plan") -> None:
     if plan.include_self and not target.kernel:
         raise click.UsageError("--include-self is about probes in the kernel")
     refuse_format(plan)
+    if plan.at_once and target.program:
+        raise click.UsageError("--at-once is for programs that run; what a command runs first is not where it is hot")
+    if plan.at_once and plan.covers:
+        raise click.UsageError("--at-once is about calls; --lazy of cover places blocks when their function is entered")
     given = {
         "--strategy": plan.strategy != "auto",
         "--returns": plan.returns not in {None, "auto"},
@@ -29,6 +33,7 @@ def refuse(target: "targets.Target", plan: "Plan") -> None:
         "--maxactive": plan.maxactive is not None,
         "--max-overhead": plan.max_overhead is not None,
         "--max-setup": plan.max_setup is not None,
+        "--at-once": plan.at_once,
         "--fold": plan.fold,
         "--follow": bool(plan.follow),
         "--children": plan.children is not None,

@@ -33,7 +33,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
     targets.refuse_end(target, plan.at_end)
     owns_terminal = plan.front is not None and plan.front.owns_terminal
     # imported where any may be: a plain count takes no time for it
-    if target.kernel or plan.mechanism is not None or plan.include_self or plan.format is not None:
+    if target.kernel or plan.mechanism is not None or plan.include_self or plan.format is not None or plan.at_once:
         from anyprobe.cli.measurement import contradictions
 
         contradictions.refuse(target, plan)
@@ -66,6 +66,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
                 "unsafe": plan.unsafe or None,
                 "children": plan.children,
                 "max_setup": plan.max_setup,
+                "at_once": plan.at_once or None,
                 "pending": {None: "modules", True: "always", False: "once"}[plan.pending],
             }
             kernel = []
@@ -134,6 +135,8 @@ def measure(target: targets.Target, plan: Plan) -> int:
         replacements.look(ends)
         if plan.records is not None:
             plan.records.look(sessions.all, stream)
+        for process in sessions.processes if plan.at_once else ():
+            process.host.modules.leave_out_later()
         sessions.window.close(sessions.all)
         with output.progress("removing", quiet=plan.quiet):
             snapshots = sessions.results(lambda session: with_maps(session, results_at_end(session), plan))

@@ -84,6 +84,8 @@ class Plan:
     """Whether what was taken out for what it costs is tried again."""
     max_setup: float | None = None
     """For how many seconds probes are placed; None: until all are."""
+    at_once: bool = False
+    """Whether all but the hottest functions are placed while these count already."""
     clock: str | None = None
     returns: str | None = None
     self_time: bool = False
@@ -253,7 +255,7 @@ class Meanwhile:
         ends: dict[int, int], interrupts: "Interrupts", replacements: ending.Replacements, show: "Show",
     ) -> None:  # fmt: skip
         """``ends``: a descriptor for each process; ``show`` shows what was counted since the last time."""
-        from anyprobe.probes.duties import PROGRAM_LOOKS, duties_of
+        from anyprobe.probes.duties import PLACING_LOOKS, PROGRAM_LOOKS, duties_of
 
         self.sessions, self.plan, self.interrupts = sessions, plan, interrupts
         self._ends = ends
@@ -274,6 +276,8 @@ class Meanwhile:
             duties.every(PROGRAM_LOOKS, lambda: [each.host.child_watch.look() for each in sessions.processes])
         else:
             duties.every(PROGRAM_LOOKS, lambda: look_for_children(sessions.processes))
+        if plan.at_once:
+            duties.every(PLACING_LOOKS, lambda: place_later(sessions.processes))
         if plan.every is not None:
             duties.every(plan.every, self.show, first=plan.every, steady=True)
         if plan.max_overhead is not None:
@@ -316,6 +320,12 @@ class Meanwhile:
             until = self.work()
             if self.has_targets:
                 self.rest(until)
+
+
+def place_later(sessions: "Sequence[Session]") -> None:
+    """Place some more of what is placed while the rest counts already."""
+    for session in sessions:
+        session.host.loop.place_later()
 
 
 def look_for_children(sessions: "Sequence[Session]") -> None:

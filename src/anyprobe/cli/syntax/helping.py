@@ -39,7 +39,7 @@ GROUPS = {
         "output",
         "quiet",
     ),
-    "How probes are placed": ("strategy", "returns", "live", "maxactive", "max_overhead", "max_setup"),
+    "How probes are placed": ("strategy", "returns", "live", "maxactive", "max_overhead", "max_setup", "at_once"),
 }
 """Options by their parameters' names. What is in none of them is the command's own, and comes first."""
 ARCHIVES = ".aprobe"

@@ -345,6 +345,11 @@ _arming = together(
         metavar="SECONDS",
         help="Place probes for so long, where the program is just now first, and say what is left out.",
     ),
+    click.option(
+        "--at-once",
+        is_flag=True,
+        help="Begin with the 256 functions where the program is just now; place the others meanwhile.",
+    ),
 )
 _output = together(
     click.option(

@@ -97,6 +97,7 @@ class Lifecycle:
         # these wait for threads, whose functions may use the session: without the lock
         self._loop.end_thread()
         self._gates.end()
+        self._modules.leave_out_later()
         self._modules.end()
         self._handlers.end_callbacks()
         with host.lock:

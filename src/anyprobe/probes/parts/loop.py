@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from anyprobe.core.cachedproperty import Lazy
-from anyprobe.probes.duties import PROGRAM_LOOKS, Duties, Tended, duties_of
+from anyprobe.core.errors import TargetError
+from anyprobe.probes.duties import PLACING_LOOKS, PROGRAM_LOOKS, Duties, Tended, duties_of
 from anyprobe.probes.handlers.decorators import Decorators
 from anyprobe.probes.parts.arming import Arming
 from anyprobe.probes.parts.children import ChildWatch
@@ -64,6 +66,11 @@ class DutyLoop(Tended):
         """See whether memory has come that handlers must not fault in."""
         self._handlers.look_at_memory()
 
+    def place_later(self) -> None:
+        """Place some more of what is placed while the rest counts already."""
+        with suppress(TargetError):  # one that just dies is met elsewhere
+            self._modules.place_later()
+
     def take_out_hit(self) -> None:
         """Take out probes that only had to tell whether they are hit."""
         self._arming.take_out_hit()
@@ -97,6 +104,8 @@ class DutyLoop(Tended):
         duties = duties_of([self])
         duties.every(WAITING_LOOKS, self._times.look_at_waiting)
         duties.every(PROGRAM_LOOKS, self._look_at_program)
+        if self._host.slices is not None:
+            duties.every(PLACING_LOOKS, self.place_later)
         return duties
 
     @property

@@ -12,7 +12,7 @@ from anyprobe.core.cachedproperty import Lazy
 from anyprobe.core.checkpoints import checkpoint
 from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import SpecError, TargetExited
-from anyprobe.core.refusal import Refusal
+from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.duties import locked
 from anyprobe.probes.handlers.decorators import Decorators
 from anyprobe.probes.outside import registering
@@ -247,7 +247,6 @@ class ModuleReconciler:
     ) -> Probe:
         """Return what a spec means in some objects, not armed yet."""
         host = self._host
-        timed = desired.probe.is_timing
         part = desired.probe.unplaced()
         # of a program that is held, only the loader's functions can be placed: others are looked for when they can be
         within = modules if self._host.awaits_libraries else desired.within(modules)
@@ -265,7 +264,16 @@ class ModuleReconciler:
             part.refused = []  # for want of the libraries
         desired.note_unchosen(part, host.objects.objects)
         here = [site for site in sites if site.object in modules and not is_known(site) and desired.takes(site)]
-        here = here if host.slices is None else list(host.slices.hot_first(here))
+        if host.slices is not None:
+            here = list(host.slices.split(desired, host.slices.hot_first(here)))
+        self._add_sites(part, desired, here)
+        if not self._host.awaits_libraries and desired.policy is not Policy.FOLLOW:
+            check_places(part, desired.probe, sites)
+        return part
+
+    def _add_sites(self, part: Probe, desired: Desired, here: "list[ResolvedSite]") -> None:
+        """Add what is placed, or refused, at some sites of a spec to a part of its probe."""
+        host, timed = self._host, desired.probe.is_timing
         survey(here, host.module, timed=timed)
         module_of = cache(host.module)
         waiting = self._waiting_for_entry(desired.probe, here)
@@ -289,9 +297,43 @@ class ModuleReconciler:
         if waiting is not None:
             for each in waiting.left_over():
                 add_counted(part, each.site, each.code, each.module)
-        if not self._host.awaits_libraries and desired.policy is not Policy.FOLLOW:
-            check_places(part, desired.probe, sites)
-        return part
+
+    @locked
+    def place_later(self) -> None:
+        """Place some of the sites that were kept for later, if there are any."""
+        host, slices = self._host, self._host.slices
+        later = None if slices is None or host.is_over else slices.next_later()
+        if later is None or slices is None:
+            return
+        began, desired = time.monotonic(), later.desired
+        if not desired.is_removed:
+            part = desired.probe.unplaced()
+            self._add_sites(part, desired, [site for site in later.sites if desired.takes(site)])
+            if desired.probe.equip is not None:
+                equipped(part, desired.probe.equip)
+            if part.is_timing:
+                shared([part], host.probes if host.options.nested else None)
+            try:
+                self._installer.place([part])
+            finally:  # what an end has cut short is known
+                desired.add(part)
+                desired.note_unloadable(part, host.objects.is_permanent)
+            self._installer.fall_back([desired.probe])
+        slices.took(time.monotonic() - began)
+        if not slices.waiting:
+            registering.note(host, None)  # once: all that is placed is written each time
+            host.warn(f"all functions are placed since {self._times.duration():.2f} s after the first of them")
+
+    def leave_out_later(self) -> None:
+        """Refuse what was kept for later and has not been placed: it is over."""
+        host = self._host
+        rest, why = ([], "") if host.slices is None else host.slices.left_out()
+        for desired, sites in rest:
+            for site in sites:
+                refusal = Refusal(Reason.LEFT_OUT, site.function.start, why)
+                desired.probe.refuse(site, refusal, host.module(site.object))
+        if rest:
+            host.warn(f"{sum(len(each.sites) for each in rest):,} functions are left out: {why}")
 
     def _waiting_for_entry(self, probe: Probe, sites: "Sequence[ResolvedSite]") -> "Waiting | None":
         """Return what has blocks get their probes as functions are entered, if that is wanted and can be."""

@@ -1,10 +1,11 @@
 """Placing piece by piece, for no longer than is wanted; functions in which the program is just now come first."""
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from os.path import basename
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from anyprobe.core.errors import Interrupted, TargetError
 from anyprobe.core.refusal import Reason, Refusal
@@ -14,6 +15,7 @@ from anyprobe.splice.apply.outcomes import give_up
 
 if TYPE_CHECKING:
     from anyprobe.probes.host import ProbeHost
+    from anyprobe.probes.wanted.desired import Desired
     from anyprobe.splice.edits import FunctionState
 
 _FIRST = 256
@@ -24,14 +26,62 @@ _SAMPLING, _SHARE, _HERTZ = 0.3, 0.4, 499
 """For how long the program is sampled before, at most, and in no more than this share of the time that is given."""
 
 
+class Later(NamedTuple):
+    """Sites of one spec that are placed while others count already."""
+
+    desired: "Desired"
+    sites: Sequence[ResolvedSite]
+
+
 class Slices:
     """The places of one session, found and spliced slice by slice until the time for that is over."""
 
-    def __init__(self, host: "ProbeHost", seconds: float) -> None:
-        """``seconds``: what all steps may take together; half of it is for finding out where."""
-        self._host, self._seconds = host, seconds
+    def __init__(self, host: "ProbeHost", seconds: float | None, *, at_once: bool = False) -> None:
+        """Have placed nothing yet.
+
+        Args:
+            host: The session.
+            seconds: What all steps may take together; half of it is for finding out where. None: as long as it takes.
+            at_once: Whether all but the first slice are placed while that counts already: by ``next_later``.
+
+        """
+        self._host, self._seconds = host, math.inf if seconds is None else seconds
         self._has_placed = False
         self._not_found, self._begun = 0, 0.0
+        self._is_at_once = at_once
+        self._later: list[Later] = []
+        self._size = _FIRST
+
+    def split(self, desired: "Desired", sites: Sequence[ResolvedSite]) -> Sequence[ResolvedSite]:
+        """Return the sites that are placed now, and keep the others for later, if that is wanted."""
+        if not self._is_at_once or len(sites) <= _FIRST or self._host.process.held is not None:
+            return sites
+        self._later.append(Later(desired, sites[_FIRST:]))
+        return sites[:_FIRST]
+
+    def next_later(self) -> Later | None:
+        """Return what is to be placed next of what was kept for later; None where there is nothing, or no time."""
+        if not self._later or sum(self._host.engine.seconds.values()) >= self._seconds:
+            return None
+        desired, sites = self._later.pop(0)
+        if len(sites) > self._size:
+            self._later.insert(0, Later(desired, sites[self._size :]))
+        return Later(desired, sites[: self._size])
+
+    def took(self, seconds: float) -> None:
+        """Choose how much is placed the next time, from what the last one took."""
+        self._size = max(_FIRST, min(round(self._size * _SLICE / (seconds + 1e-9)), 2 * self._size))
+
+    @property
+    def waiting(self) -> int:
+        """How many sites are still to be placed."""
+        return sum(len(each.sites) for each in self._later)
+
+    def left_out(self) -> tuple[list[Later], str]:
+        """Return what is never placed any more, and why."""
+        rest, self._later = self._later, []
+        late = sum(self._host.engine.seconds.values()) >= self._seconds
+        return rest, self._no_time if late else "the end came before it was placed"
 
     def hot_first(self, sites: Sequence[ResolvedSite]) -> Sequence[ResolvedSite]:
         """Return sites in which the program is found to be before the others, if it runs and may be sampled."""
