@@ -1,12 +1,18 @@
 """The magics of IPython, called as its shell calls them: what a cell calls is counted."""
 
+import ast
+import json
+import linecache
 import zlib
+from pathlib import Path
 
 import pytest
 
 import anyprobe
 
 pytestmark = pytest.mark.live
+
+NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook.ipynb"
 
 
 class Shell:
@@ -69,3 +75,37 @@ def test_sessions_are_a_line_and_a_page(run_target):
     with anyprobe.attach_self() as session:
         assert "pid" in repr(session)
         assert "Snapshot of" in session._repr_html_()
+
+
+def test_the_notebook_of_the_examples_runs_and_counts_what_it_does(shell, capsys):
+    def run(source):
+        """Run a cell as IPython does, and return what it shows."""
+        first, _, rest = source.partition("\n")
+        name, _, line = first.partition(" ")
+        if name.startswith("%%"):
+            return shell.magics["cell", name[2:]](line, rest)
+        if name == "%load_ext":
+            return None  # which the fixture has done
+        if name.startswith("%"):
+            return shell.magics["line", name[1:]](line)
+        tree = ast.parse(source)
+        last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+        # handlers are compiled from their source, which IPython keeps, too
+        file = f"<cell {len(shown)}>"
+        linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
+        exec(compile(tree, file, "exec"), shell.names)  # noqa: S102 - that is what a cell is for
+        return None if last is None else eval(compile(ast.Expression(last.value), file, "eval"), shell.names)  # noqa: S307
+
+    cells = json.loads(NOTEBOOK.read_text())["cells"]
+    shown = []
+    for each in cells:
+        if each["cell_type"] == "code":
+            assert each["outputs"] == []
+            shown.append(run("".join(each["source"])))
+    first, kept, again, by_hand = [each for each in shown if each is not None]
+    assert calls(first)["deflate"] == 200
+    assert calls(kept) == calls(again) == {"inflate": 200}
+    assert calls(by_hand) == {"deflate": 200}
+    assert all("<table" in each._repr_html_() for each in (first, kept, by_hand))
+    sizes = [len(text) for text in shell.names["texts"]]
+    assert f"crc32: 200 calls, {sum(sizes):,} bytes" in capsys.readouterr().out
