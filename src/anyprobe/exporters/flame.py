@@ -85,7 +85,8 @@ def _difference(before: Snapshot, found: Measurement) -> dict[str, Any]:
 
 
 def _name(snapshot: Snapshot) -> str:
-    return printable(snapshot.target.exe or "anyprobe")
+    target = snapshot.target
+    return printable(target.called or target.exe or (target.shown_name if target.kernel else "anyprobe"))
 
 
 def walk(
