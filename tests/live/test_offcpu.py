@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -347,3 +348,41 @@ def test_what_waits_for_a_processor_is_told_from_what_waits_for_a_disk(tmp_path,
     else:
         assert by_cause[Cause.FILE] == pytest.approx(own, rel=0.1)
         assert on_files > 50_000_000
+
+
+LINES = """\
+#include <stdio.h>
+#include <unistd.h>
+static inline __attribute__((always_inline)) void inner(int us) {
+    usleep(us);
+    __asm__ volatile("nop");
+}
+static inline __attribute__((always_inline)) void middle(int us) {
+    inner(us);
+    __asm__ volatile("nop");
+}
+__attribute__((noinline)) void outer(int us) {
+    middle(us);
+    __asm__ volatile("nop");
+}
+int main(void) {
+    for (int n = 0; n < 20; n++)
+        outer(2000);
+    return 0;
+}
+"""
+
+
+def test_stacks_have_lines_and_functions_that_were_inlined(tmp_path):
+    results = tmp_path / "results.json"
+    program = build("lines_inlined.c", "-O1", "-g", text=LINES)
+    found = command("offcpu", "--lines", "--json", "-o", str(results), "--exit-status", "--", program)
+    assert found.returncode == 0, found.stderr
+    (slept,) = (each for each in json.loads(results.read_text())["stacks"] if "usleep" in each["frames"][0])
+    assert slept["count"] == 20
+    places = [re.sub(r"\+0x[0-9a-f]+", "", each.partition(":")[2]) for each in slept["frames"][1:5]]
+    assert places == [
+        "inner (lines_inlined.c:4)", "middle (lines_inlined.c:8)", "outer (lines_inlined.c:12)",
+        "main (lines_inlined.c:17)",
+    ]  # fmt: skip
+    assert command("locks", "--kernel", "--lines", "--for", "0.1").returncode == 2

@@ -10,6 +10,7 @@ from anyprobe.binary.dwarf.lines import files_of
 from anyprobe.binary.dwarf.ranges import ranges_of
 
 _AT_LINE_PROGRAM, _AT_DECLARED_FILE, _AT_DECLARED_LINE = 0x10, 0x3A, 0x3B
+_AT_CALL_FILE, _AT_CALL_LINE = 0x58, 0x59
 _LINKAGE_NAMES = (0x6E, 0x2007)
 
 
@@ -33,6 +34,10 @@ class Scope:
     file: str
     """Where the function is declared, and in which line."""
     line: int
+    called_in: str = ""
+    """Where code is called that was inlined; empty for a function out of line."""
+    called_at: int = 0
+    """And in which line."""
 
     def has(self, address: int) -> bool:
         """Return whether what is at an address may be its code."""
@@ -59,9 +64,10 @@ def _scopes_in(unit: dw.Unit) -> Iterator[Scope]:
         if entry.tag in {dw.SUBPROGRAM, INLINED_SUBROUTINE} and (ranges := ranges_of(entry)):
             name, line, entered = _linkage_name(entry), _number(entry, _AT_DECLARED_LINE), begin_of(entry)
             file = files.get(_number(entry, _AT_DECLARED_FILE), "")
+            called = files.get(entry.number(_AT_CALL_FILE) or 0, ""), entry.number(_AT_CALL_LINE) or 0
             for begin, end in ranges if name and line and entered is not None else ():
                 if begin:  # at 0 are functions that the linker has left out
-                    yield Scope(begin, end, depth, entry.offset, entered or begin, name, file, line)
+                    yield Scope(begin, end, depth, entry.offset, entered or begin, name, file, line, *called)
         at, depth = entry.end, depth + entry.parent
 
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 @options.processes
 @options.hosts
 @options.measuring
+@options.lines
 @click.pass_obj
 def command(
     program: tuple[str, ...],
@@ -44,6 +45,7 @@ def command(
     no_hold: bool,
     described: tuple[str, ...],
     in_kernel: bool,
+    lines: bool,
     pids: Any,  # noqa: ANN401
     names: Any,  # noqa: ANN401
     **settings: Any,  # noqa: ANN401
@@ -63,13 +65,15 @@ def command(
     from anyprobe.cli.measurement import measuring
     from anyprobe.cli.programs import targets
     from anyprobe.data.findings.waiting import with_names
+    from anyprobe.probes.stacks.lines import FrameLines
     from anyprobe.probes.waiting.locks import place_locks
     from anyprobe.reports.waiting import without_places
 
     chosen = targets.selected(settings)
     target = targets.choose_session(pids, names, program, in_kernel=in_kernel, **chosen)
-    if in_kernel and (no_hold or described):
-        raise click.UsageError(f"{'--no-hold' if no_hold else '--described'} is about locks of programs")
+    if in_kernel and (no_hold or described or lines):
+        option = "--no-hold" if no_hold else "--described" if described else "--lines"
+        raise click.UsageError(f"{option} is about locks of programs")
     if in_kernel:
         return measuring.measure(target._replace(of_chosen=True), _of_the_kernel(settings))
 
@@ -82,6 +86,8 @@ def command(
 
     def arm(session: "Measured", specs: "Sequence[AnySpec]") -> None:  # noqa: ARG001
         process = targets.on_process(session)
+        if lines:
+            process.host.symbols.lines = FrameLines()
         place_locks(process, holds=not no_hold, described=kinds)
         for (_, texts), kind in zip(named, kinds, strict=True):
             texts.update(texts or names_in(process, kind))

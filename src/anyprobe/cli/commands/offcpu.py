@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 @options.processes
 @options.hosts
 @options.measuring
+@options.lines
 @click.option("--wakers", is_flag=True, help="And who wakes them, by the kernel: root.")
 @click.pass_obj
 def command(
@@ -29,6 +30,7 @@ def command(
     pids: Any,  # noqa: ANN401
     names: Any,  # noqa: ANN401
     *,
+    lines: bool,
     wakers: bool,
     **settings: Any,  # noqa: ANN401
 ) -> int:
@@ -46,6 +48,7 @@ def command(
     from anyprobe.cli.measurement.plan import Window
     from anyprobe.cli.programs import targets
     from anyprobe.data.findings.offcpu import Causes, with_causes
+    from anyprobe.probes.stacks.lines import FrameLines
     from anyprobe.probes.waiting.offcpu import place_offcpu
     from anyprobe.probes.waiting.window import SleepWindow
     from anyprobe.reports.waiting import without_places
@@ -66,6 +69,8 @@ def command(
             place_wakers(targets.in_the_kernel(session), processes)
             return
         processes.append(targets.on_process(session))
+        if lines:
+            processes[-1].host.symbols.lines = FrameLines()
         place_offcpu(processes[-1], causes, windows)
 
     def seen(snapshot: "Snapshot") -> "Snapshot":

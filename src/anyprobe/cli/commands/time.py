@@ -29,7 +29,12 @@ _CALLER = "func(caller)"
 @options.clock
 @options.timed_by
 @options.self_time
-@options.cpu
+@click.option(
+    "--cpu",
+    is_flag=True,
+    help="Show how much of the time calls were on a processor, and how much not: asleep, or waiting for one. With "
+    "--self, --tree or --by this is --clock cpu, and what functions had off processors besides.",
+)
 @options.tree
 @options.raw
 @click.pass_obj

@@ -298,11 +298,10 @@ self_time = click.option(
     help="Show self times, too: without what other functions take that are timed. Recursion counts once in the total.",
 )
 
-cpu = click.option(
-    "--cpu",
+lines = click.option(
+    "--lines",
     is_flag=True,
-    help="Show how much of the time calls were on a processor, and how much not: asleep, or waiting for one. With "
-    "--self, --tree or --by this is --clock cpu, and what functions had off processors besides.",
+    help="Show stacks with source lines and inlined functions, of what has debug information.",
 )
 tree = click.option(
     "--tree",

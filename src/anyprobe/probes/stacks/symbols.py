@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.binary.objects.functions import Function
     from anyprobe.data.layouts.stacks import StackView
+    from anyprobe.probes.stacks.lines import FrameLines
 
 
 def spelled(function: "Function", *, several: bool) -> str:
@@ -48,6 +49,8 @@ class Symbols(Generic[_Objects]):
         """What has names of its own for parts of stacks: see ``probes.handlers.python_stacks``."""
         self.asleep_in: Callable[[str, int], str] | None = None
         """Does so for the stack of a thread that is asleep, by the id that it knows itself by."""
+        self.lines: FrameLines | None = None
+        """What tells source lines of places on stacks, where that is wanted."""
         self._unknown: set[int] | None = None
         """Addresses in no object, where what is loaded is read once for all of them; none of them before it was."""
 
@@ -83,10 +86,19 @@ class Symbols(Generic[_Objects]):
         if self.named_places is not None:
             known = self.named_places(addresses)
         places = [
-            each if isinstance(each, str) else (self.name_of_caller if at else self.name)(each)
+            place
             for at, each in enumerate(known)
+            for place in ([each] if isinstance(each, str) else self._described(each, is_caller=at > 0))
         ]
         return " < ".join(places) or "?"
+
+    def _described(self, address: int, *, is_caller: bool) -> list[str]:
+        """Return what is on a stack at one place: a function, or several where others were inlined."""
+        name = self.name_of_caller(address) if is_caller else self.name(address)
+        loaded = None if self.lines is None else self._holding(address - is_caller)
+        if self.lines is None or loaded is None:
+            return [name]
+        return self.lines.places(loaded, address - is_caller - loaded.bias, name)
 
     def name_of_caller(self, return_address: int) -> str:
         """Return the function that made a call, and where it goes on: the next address may be another function's."""

@@ -24,8 +24,8 @@ from anyprobe.isa.stores import is_masked, stored_bytes, string_bytes
 from anyprobe.probes.handlers.points import HandlerAt, Point
 from anyprobe.probes.opening import attach
 from anyprobe.probes.specs.spec import parsed
+from anyprobe.probes.stacks.lines import SourceLines
 from anyprobe.probes.timing.clock import own_time
-from anyprobe.probes.watching.lines import SourceLines
 from anyprobe.probes.watching.places import Watched, find
 from anyprobe.probes.watching.stores import about_to_be_stored
 from anyprobe.probes.watching.watcher import Access

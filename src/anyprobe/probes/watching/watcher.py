@@ -16,8 +16,8 @@ from anyprobe.core.memory import MemoryFault
 from anyprobe.isa.decode import decode_iced
 from anyprobe.probes.profiling.spaces import Space, Spaces
 from anyprobe.probes.profiling.stacks import walked
+from anyprobe.probes.stacks.lines import SourceLines
 from anyprobe.probes.stacks.symbols import Symbols
-from anyprobe.probes.watching.lines import SourceLines
 from anyprobe.probes.watching.places import Watched, find, split
 from anyprobe.probes.watching.stores import reads_memory, stored, writes_memory
 from anyprobe.target.kernel import symbols as kernel_symbols
