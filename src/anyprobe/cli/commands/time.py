@@ -28,7 +28,12 @@ _CALLER = "func(caller)"
 @options.heat
 @options.clock
 @options.timed_by
-@options.self_time
+@click.option(
+    "--self",
+    "self_time",
+    is_flag=True,
+    help="Show self times, too: without what other functions take that are timed. Recursion counts once in the total.",
+)
 @click.option(
     "--cpu",
     is_flag=True,

@@ -291,13 +291,6 @@ hot = click.option(
     help="Also the N functions that two seconds of samples show to be hot, with self times: see 'anyprobe profile'.",
 )
 
-self_time = click.option(
-    "--self",
-    "self_time",
-    is_flag=True,
-    help="Show self times, too: without what other functions take that are timed. Recursion counts once in the total.",
-)
-
 lines = click.option(
     "--lines",
     is_flag=True,
