@@ -53,6 +53,8 @@ def hosts(tmp_path_factory):
     variables["three"]["PATH"] = f"{folder}/bin:{variables['three']['PATH']}"
     settings = {name: {"variables": each} for name, each in variables.items()}
     settings["bare"] = {"variables": {"PATH": "/usr/bin:/bin", "FLEET": folder}}
+    own = {"XDG_CACHE_HOME": folder / "cache", "CALLS": 5, "FLEET": folder}
+    settings["new"] = {"variables": {"PATH": f"{Path(sys.base_prefix) / 'bin'}:/usr/bin:/bin", **own}}
     settings["closed"] = {"variables": variables["one"], "keys": "no_keys"}
     with fleet(folder, settings) as found:
         yield found
@@ -213,6 +215,27 @@ def test_each_host_has_a_recording_of_its_own(hosts, program, tmp_path, capsys):
     assert main(["record", "a.out:step", "-H", "one", "-o", "x.json", "--", str(program)]) == 2
     assert main(["record", "a.out:step", "-H", "one", "-o", "x.aprobe", "--last", "1s", "--dump-when",
                  "latency_ns > 5", "--", str(program)]) == 2  # fmt: skip
+
+
+def test_an_anyprobe_is_sent_once_and_changes_nothing_for_the_command(hosts):
+    asks = build("asks_on_hosts.c", "-O1", text="""
+#include <stdio.h>
+#include <stdlib.h>
+__attribute__((noinline)) void step(void) { __asm__ volatile(""); }
+int main(void) { step(); printf("%s\\n", getenv("PYTHONPATH") ? "set" : "none"); return 0; }
+""")  # fmt: skip
+    given = ("count", "a.out:step", "-H", "new", "--send", "--json", "--", asks)
+    done = run(hosts, *given)
+    assert re.search(r"^new: anyprobe was sent, \d+ MB$", done.stderr, re.MULTILINE)
+    assert "new: none" in done.stderr
+    assert counted(json.loads(done.stdout)) == 1
+    done = run(hosts, "count", "a.out:step", "-H", "new", "--send", "--json", "--", asks)
+    assert "was sent" not in done.stderr
+    assert counted(json.loads(done.stdout)) == 1
+    (kept,) = (hosts.folder / "cache/anyprobe/sent").iterdir()
+    assert kept.stat().st_mode & 0o077 == 0
+    assert main(["count", "a.out:step", "--send", "--", "true"]) == 2
+    assert main(["count", "a.out:step", "-H", "new", "--send", "--remote", "x", "--", "true"]) == 2
 
 
 def test_what_is_wrong_everywhere_is_a_usage_error(hosts, program):

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from anyprobe.cli.syntax import helping, options
+from anyprobe.cli.syntax import addresses, helping, options
 
 
 @click.command("replay", cls=helping.Command)
@@ -38,7 +38,7 @@ from anyprobe.cli.syntax import helping, options
 )
 @click.option(
     "--push",
-    type=options.Url(),
+    type=addresses.Url(),
     metavar="URL",
     help="Send the calls to a collector of OpenTelemetry, as spans: http://localhost:4318/v1/traces.",
 )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anyprobe.cli.syntax import helping, options
+from anyprobe.cli.syntax import addresses, helping, options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,32 +16,11 @@ if TYPE_CHECKING:
     from anyprobe.data.snapshots.snapshot import Snapshot
 
 
-class Address(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
-    """An address and a port."""
-
-    name = "address"
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> tuple[str, int]:  # noqa: ANN401
-        """Return both; port 0 is any that is free."""
-        host, _, port = str(value).rpartition(":")
-        try:
-            return str(ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))), _port(port)
-        except ValueError:
-            return self.fail(f"{value!r} is no address with a port: 127.0.0.1:9464, [::1]:9464", parameter, context)
-
-
-def _port(text: str) -> int:
-    port = int(text)
-    if port not in range(1 << 16):
-        raise ValueError(text)
-    return port
-
-
 @click.command("serve", cls=helping.Command, starts=True)
 @options.specs
 @click.option(
     "--listen",
-    type=Address(),
+    type=addresses.Address(),
     default="127.0.0.1:9464",
     show_default=True,
     metavar="ADDRESS:PORT",
@@ -57,7 +36,7 @@ def _port(text: str) -> int:
 )
 @click.option(
     "--push",
-    type=options.Url(),
+    type=addresses.Url(),
     metavar="URL",
     help="Also send metrics to a collector of OpenTelemetry, by OTLP over HTTP: http://localhost:4318/v1/metrics.",
 )

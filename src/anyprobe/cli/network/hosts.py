@@ -12,7 +12,7 @@ import click
 
 from anyprobe.cli import ExitStatus
 from anyprobe.cli.archives import showing
-from anyprobe.cli.network import remote
+from anyprobe.cli.network import remote, sending
 from anyprobe.cli.syntax import helping
 from anyprobe.cli.terminal import output
 from anyprobe.core.errors import UsageError
@@ -20,7 +20,7 @@ from anyprobe.core.printable import printable
 from anyprobe.data.archives.runs import Run, merged, read
 
 HERE = frozenset(
-    {"hosts", "hosts_file", "remote", "output", "format", "nonzero", "buckets", "fold", "top", "full_names"}
+    {"hosts", "hosts_file", "remote", "send", "output", "format", "nonzero", "buckets", "fold", "top", "full_names"}
 )
 """Options of how results are shown, which is done here."""
 NOT_ON_HOSTS = {
@@ -35,7 +35,10 @@ _UNUSABLE = re.compile(r"[^\w.@+-]")
 SHOWN = ("output", "format", "quiet", "nonzero", "buckets", "fold", "top", "full_names")
 
 
-def measure(command: click.Command, context: click.Context, given: Sequence[str], file: str | None, how: str) -> int:
+def measure(
+    command: click.Command, context: click.Context, given: Sequence[str], file: str | None, how: str | None,
+    send: bool,
+) -> int:  # fmt: skip
     """Run a command on hosts, and show the results of each and their sum; return the exit status.
 
     Args:
@@ -44,11 +47,13 @@ def measure(command: click.Command, context: click.Context, given: Sequence[str]
         given: the values of ``-H``.
         file: the value of ``--hosts``.
         how: the value of ``--remote``.
+        send: whether anyprobe is sent there.
     """
     settings: dict[str, Any] = {name: context.params.get(name) for name in SHOWN}
     hosts = list(named(given, file))
     if not hosts:
-        raise click.UsageError("-H names no host" if given else "--remote is about hosts: -H HOST,... or --hosts FILE")
+        option = "--remote" if how else "--send"
+        raise click.UsageError("-H names no host" if given else f"{option} is about hosts: -H HOST,... or --hosts FILE")
     for name, why in NOT_ON_HOSTS.items():
         if context.params.get(name):
             raise click.UsageError(why)
@@ -56,13 +61,18 @@ def measure(command: click.Command, context: click.Context, given: Sequence[str]
     if called == "cover" and specs and specs[0] in {"merge", "diff"}:
         raise click.UsageError(f"anyprobe cover {specs[0]} is of documents, not of hosts")
     arguments = list(remote_arguments(command, context))
-    how = how or "anyprobe"
+    parcel = None
+    if send:
+        if how:
+            raise click.UsageError("--send or --remote: what is sent is called by its own name")
+        parcel = sending.Parcel(sending.uses_compiler(called or "", context.params))
+    how = how or ("anyprobe" if parcel is None else parcel.command)
     if called == "trace":
-        return _trace(hosts, how, arguments, settings)
+        return _trace(hosts, how, arguments, settings, parcel)
     kept = str(settings["output"] or "")
     if called == "record" and not kept.endswith(helping.ARCHIVES):
         raise click.UsageError("-o RUN.aprobe: calls are recorded in archives, one of each host")
-    answers, interrupted = remote.ask(hosts, script(how, arguments), quiet=settings["quiet"])
+    answers, interrupted = remote.ask(hosts, script(how, arguments), quiet=settings["quiet"], parcel=parcel)
     if called == "record":
         _keep(answers, kept, quiet=settings["quiet"])
         return _status(answers, interrupted=interrupted)
@@ -99,7 +109,10 @@ def _keep(answers: Sequence[remote.Answer], path: str, *, quiet: bool) -> None:
             output.say(f"{each.host}: {own}; {each.clock}", error=True)
 
 
-def _trace(hosts: Sequence[remote.Host], how: str, arguments: Sequence[str], settings: dict[str, Any]) -> int:
+def _trace(
+    hosts: Sequence[remote.Host], how: str, arguments: Sequence[str], settings: dict[str, Any],
+    parcel: "sending.Parcel | None",
+) -> int:  # fmt: skip
     """Print the lines of all hosts as they come, each with its host."""
     as_json = settings["format"] == "json"
     width = max(len(each.text) for each in hosts)
@@ -118,7 +131,8 @@ def _trace(hosts: Sequence[remote.Host], how: str, arguments: Sequence[str], set
                 stream.flush()
 
         given = [arguments[0], "--json", *arguments[1:]] if as_json else arguments
-        answers, interrupted = remote.ask(hosts, script_of_lines(how, given), quiet=settings["quiet"], lines=show)
+        line = script_of_lines(how, given)
+        answers, interrupted = remote.ask(hosts, line, quiet=settings["quiet"], lines=show, parcel=parcel)
     for each in answers:
         if each.lost:
             output.warn(f"{each.host}: {each.lost}")

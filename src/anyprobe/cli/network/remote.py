@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import click
 
+from anyprobe.cli.network.sending import Unfit
 from anyprobe.cli.terminal import output
 from anyprobe.core.errors import UsageError
 
 if TYPE_CHECKING:
     import asyncssh
+
+    from anyprobe.cli.network.sending import Parcel
 
 PATIENCE = 60.0
 """Seconds that hosts have for their results, once they were asked to end."""
@@ -79,7 +82,12 @@ class Answer:
 
 
 def ask(
-    hosts: Sequence[Host], command: str, *, quiet: bool, lines: Callable[[str, str], None] | None = None
+    hosts: Sequence[Host],
+    command: str,
+    *,
+    quiet: bool,
+    lines: Callable[[str, str], None] | None = None,
+    parcel: "Parcel | None" = None,
 ) -> tuple[list[Answer], bool]:
     """Run a command on hosts until it has ended on all of them; return the answers, and whether Ctrl-C has ended it.
 
@@ -89,19 +97,22 @@ def ask(
             archive and the archive.
         quiet: whether what it writes to standard error is not shown.
         lines: instead of an archive it writes lines, of which each is given with its host to this.
+        parcel: what hosts are to have before.
     """
     try:
         import asyncssh  # noqa: F401 - whether it is there
     except ImportError:
         raise UsageError("-H needs asyncssh: pip install 'anyprobe[hosts]'") from None
-    return asyncio.run(_Hosts(command, quiet=quiet, lines=lines).ask(hosts))
+    return asyncio.run(_Hosts(command, quiet=quiet, lines=lines, parcel=parcel).ask(hosts))
 
 
 class _Hosts:
     """The connections of one command."""
 
-    def __init__(self, command: str, *, quiet: bool, lines: Callable[[str, str], None] | None) -> None:
-        self._command, self._quiet, self._lines = command, quiet, lines
+    def __init__(
+        self, command: str, *, quiet: bool, lines: Callable[[str, str], None] | None, parcel: "Parcel | None"
+    ) -> None:
+        self._command, self._quiet, self._lines, self._parcel = command, quiet, lines, parcel
         self._stop = asyncio.Event()
         self._signals: list[int] = []
 
@@ -149,7 +160,11 @@ class _Hosts:
                 host.name, connect_timeout=CONNECTING, keepalive_interval=5, keepalive_count_max=3, **given
             ) as connection:
                 answer.offset_s, answer.error_s = await _clock(connection)
+                if self._parcel is not None and (sent := await self._parcel.send(connection)) and not self._quiet:
+                    output.say(f"{host.text}: anyprobe was sent, {sent / 1e6:.0f} MB", error=True)
                 await self._run(connection, answer)
+        except Unfit as reason:
+            answer.lose(str(reason))
         except asyncssh.PermissionDenied:
             answer.lose("permission denied: no key that it takes")
         except asyncssh.HostKeyNotVerifiable:

@@ -9,7 +9,7 @@ import click
 from anyprobe.cli.syntax import options
 
 GROUPS = {
-    "Target": ("pids", "names", "everywhere", "hosts", "hosts_file", "remote"),
+    "Target": ("pids", "names", "everywhere", "hosts", "hosts_file", "remote", "send"),
     "What is measured": (
         "hot",
         "when",
@@ -71,7 +71,7 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's
         """Run here, or on the hosts that are named."""
-        named = [ctx.params.pop(name, None) for name in ("hosts", "hosts_file", "remote")]
+        named = [ctx.params.pop(name, None) for name in ("hosts", "hosts_file", "remote", "send")]
         if not any(named):
             return super().invoke(ctx)
         return importlib.import_module("anyprobe.cli.network.hosts").measure(self, ctx, *named)

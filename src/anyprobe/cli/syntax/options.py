@@ -81,24 +81,6 @@ class Seconds(click.FloatRange):
     name = "number of seconds"
 
 
-class Url(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
-    """A URL of HTTP."""
-
-    name = "URL"
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> str:  # noqa: ANN401
-        """Return the URL."""
-        from urllib.parse import urlsplit
-
-        try:
-            parts = urlsplit(str(value))
-            if parts.scheme in {"http", "https"} and parts.hostname and (parts.port is None or parts.port):
-                return str(value)
-        except ValueError:  # a port that is none
-            pass
-        return self.fail(f"{value!r} is no URL of HTTP: http://localhost:4318/v1/metrics", parameter, context)
-
-
 class Time(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
     """A time with its unit, as nanoseconds."""
 
@@ -162,6 +144,7 @@ hosts = together(
         help="On the hosts in a file, one a line.",
     ),
     click.option("--remote", metavar="COMMAND", help="How anyprobe is called there. Default: anyprobe."),
+    click.option("--send", is_flag=True, help="Send this anyprobe to hosts that do not have it."),
 )
 """On which machines the command runs: ``helping.Command`` takes these and hands them on to ``cli/network/hosts.py``."""
 
