@@ -186,6 +186,53 @@ def test_the_stack_of_the_thread_that_made_another_one_wait_is_told_and_spin_loc
     assert "main+" in turn["holders"][0]["stack"][0]
 
 
+SHARED = """
+#include <pthread.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+#define KEPT __attribute__((noinline))
+static pthread_rwlock_t table = PTHREAD_RWLOCK_INITIALIZER;
+static volatile long kept;
+static volatile int on = 1;
+static double waited;
+static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec + 1e-9 * t.tv_nsec; }
+KEPT void rebuild(void) { pthread_rwlock_wrlock(&table); usleep(20000); pthread_rwlock_unlock(&table); kept++; }
+KEPT void touch(void) { pthread_rwlock_wrlock(&table); kept++; pthread_rwlock_unlock(&table); kept++; }
+KEPT void lookup(void)
+{
+    double began = now();
+    pthread_rwlock_rdlock(&table);
+    waited += now() - began;
+    kept++;
+    pthread_rwlock_unlock(&table);
+    kept++;
+}
+static void *reads(void *arg) { while (on) { lookup(); usleep(500); } return arg; }
+int main(void)
+{
+    pthread_t reader;
+    pthread_create(&reader, 0, reads, 0);
+    for (int n = 0; n < 15; n++) { rebuild(); usleep(4000); touch(); }
+    on = 0;
+    pthread_join(reader, 0);
+    printf("{\\"waited\\": %.9f}", waited);
+    return 0;
+}
+"""
+
+
+def test_who_held_a_read_write_lock_while_others_waited_is_told_by_its_stack(tmp_path):
+    truth, found = measured(tmp_path, str(build("shared_table.c", "-O1", "-pthread", text=SHARED)))
+    table = found["table"]
+    assert table["kind"] == "rwlock"
+    (first, *others) = table["blockers"]
+    assert [frame.partition("+")[0].rpartition(":")[2] for frame in first["stack"][1:3]] == ["rebuild", "main"]
+    assert first["waited_ns"] == pytest.approx(1e9 * truth["waited"], rel=0.1, abs=2e6)
+    assert first["waited_ns"] <= table["hold_ns"] * (1 + CLOCKS)
+    assert sum(each["waited_ns"] for each in others) <= 0.05 * first["waited_ns"] + 2e6
+
+
 def test_a_mutex_is_not_held_while_its_owner_waits_for_a_condition(tmp_path, program):
     truth, found = measured(tmp_path, program, *CONTENDED)
     waits, mutex = found["changed"], found["guard"]

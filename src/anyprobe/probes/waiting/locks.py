@@ -84,6 +84,8 @@ class _Handlers:
         self.own_since: Stored = Map("described held since", by=("lock", "tid"), capacity=LOCKS, shown=False)
         self.own_place_of: Stored = Map("described taken at", by=("lock",), capacity=LOCKS, shown=False)
         self.slept: Stored = Map("slept", by=("tid",), capacity=LOCKS, shown=False)
+        self.asks_for: Stored = Map("asks for", by=("tid",), capacity=LOCKS, shown=False)
+        """The read-write lock that a thread asks for, and whether it sleeps for it by now."""
 
     def place(self) -> None:
         """Place them all, or say why there are none."""
@@ -157,13 +159,16 @@ class _Handlers:
 
         return released
 
-    def _asked(self, specs: Specs, place_of: Stored) -> "Call":
+    def _asked(self, specs: Specs, place_of: Stored, *, queues: bool = False) -> "Call":
         """Place what takes note of a lock that is asked for, since when, and who has it; return it, for its return."""
+        asks_for = self.asks_for
 
         @self._session.call(*specs)
         def ask(ctx: Hit, lock: ptr) -> None:
             ctx.data.lock = lock
             ctx.data.holder = place_of.get(lock, 0)
+            if queues:
+                asks_for[ctx.tid] = lock
             ctx.data.began = ctx.now
 
         return ask
@@ -228,12 +233,19 @@ class _Handlers:
             released(lock, now)
 
     def _sleeps(self, specs: Specs) -> None:
-        slept = self.slept
+        slept, asks_for, queue, blocked, holds = self.slept, self.asks_for, self.queue, self.blocked, self._holds
 
         @self._session.at(*specs)
         def sleep(ctx: Hit) -> None:
             if ctx.regs.rax == FUTEX and waits(ctx.regs.rsi):
-                slept[ctx.tid] = ctx.now
+                now = ctx.now
+                slept[ctx.tid] = now
+                if holds:
+                    lock = asks_for.get(ctx.tid, 0)
+                    if lock != 0 and lock & 1 == 0:
+                        asks_for[ctx.tid] = lock | 1
+                        if queue.increase((lock,), i64(1)) == 1:
+                            blocked[lock] = now
 
     def _rwlocks(self, specs: Specs) -> None:
         self._take_by_thread(specs, self._rwlock, passed=succeeded)
@@ -287,13 +299,18 @@ class _Handlers:
             return
         acquired, recorded, slept, holds = self.acquired, self._recorded(), self.slept, self._holds
         kind, key_of, since, place_of = own
+        asks_for, queue, queues = self.asks_for, self.queue, holds and kind == RWLOCK
 
-        @self._asked(specs, place_of).ret
+        @self._asked(specs, place_of, queues=queues).ret
         def took(ctx: Hit) -> None:
             if ctx.data.began is None:
                 return
             now = ctx.now
             lock = ctx.data.lock
+            if queues:
+                if u64(asks_for.get(ctx.tid, 0)) == u64(lock) | 1:
+                    queue.increase((lock,), i64(-1))
+                asks_for[ctx.tid] = 0
             if slept.get(ctx.tid, 0) >= ctx.data.began:
                 recorded(key_of(lock), kind, now - ctx.data.began, ctx.data.holder, ctx.ustack(python=True))
             if takes and (always or (ctx.retval is not None and passed(i64(ctx.retval)))):
@@ -306,14 +323,19 @@ class _Handlers:
         """Place what takes note of how long each thread has held such a lock."""
         if not specs:
             return
-        held = self.held
+        held, queue, blocked, blockers = self.held, self.queue, self.blocked, self.blockers
         kind, key_of, since, _ = own
+        queues = kind == RWLOCK
 
         @self._session.entry(*specs)
         def release(ctx: Hit, lock: ptr) -> None:
             before = since.delete((lock, ctx.tid))
             if before is not None:
-                held[key_of(lock), kind].add(ctx.now - before)
+                now = ctx.now
+                held[key_of(lock), kind].add(now - before)
+                if queues and queue.get(lock, 0) != 0:
+                    began = max(blocked.get(lock, now), before)
+                    blockers[lock, kind, ctx.ustack(python=True)].add(now - min(began, now))
 
     def _spinlocks(self, specs: Specs) -> None:
         acquired, recorded, since, place_of = self.acquired, self._recorded(), self.since, self.place_of
