@@ -19,6 +19,7 @@ from anyprobe.data.findings.waiting import locks_of
 from anyprobe.data.snapshots.last_results import results_at_end
 from anyprobe.probes.waiting.locks import place_locks
 from anyprobe.probes.waiting.offcpu import place_offcpu
+from live.test_profile_python import KNOWN, OTHERS, pythons
 from support.driver import wait_until
 
 pytestmark = pytest.mark.live
@@ -73,8 +74,8 @@ for line in sys.stdin:
 
 
 @pytest.fixture
-def program():
-    command = [sys.executable, "-c", PROGRAM]
+def program(request):
+    command = [getattr(request, "param", sys.executable), "-c", PROGRAM]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as process:
         assert process.stdout.readline() == "ready\n"
         yield process
@@ -87,6 +88,7 @@ def functions_of(stack):
     return [name.rpartition(".")[2] for file, _, name in own if file.endswith((".py", "<string>", "bin/gunicorn"))]
 
 
+@pytest.mark.parametrize("program", [pythons()[each] for each in KNOWN], ids=KNOWN, indirect=True)
 def test_a_handler_has_the_functions_that_the_program_says_it_executes(program):
     hits = Count("hits", by=("stack",))
     with anyprobe.attach(program.pid) as session:
@@ -105,6 +107,24 @@ def test_a_handler_has_the_functions_that_the_program_says_it_executes(program):
     assert places[0] == "libc.so.6:getppid"
     between = places[places.index(next(each for each in places if each.endswith("from_c"))) + 1 :]
     assert not between[0].endswith("<module>")  # what is written in C, map and list, is there as it is
+
+
+@pytest.mark.skipif(not OTHERS, reason="there is no other Python")
+@pytest.mark.parametrize("program", [pythons()[each] for each in OTHERS[:1]], indirect=True)
+def test_of_another_python_it_is_said_that_functions_are_not_known(program):
+    hits = Count("hits", by=("stack",))
+    with anyprobe.attach(program.pid) as session:
+
+        @session.entry("libc:getppid")
+        def asked(ctx):
+            hits.add(key=(ctx.ustack(python=True),))
+
+        program.stdin.write("asks\n")
+        assert program.stdout.readline().split()[0] == "asks"
+        assert program.stdout.readline() == "done\n"
+        (((stack,), cell),) = session.snapshot().aggregation("hits").entries.items()
+    assert (cell.count, functions_of(str(stack))) == (100, [])
+    assert any("Python's functions are not known" in each for each in session.warnings)
 
 
 def waits_of(pid, act):

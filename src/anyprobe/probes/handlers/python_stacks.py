@@ -53,6 +53,7 @@ class PythonStacks:
             interpreter = Interpreter(mem.read, places.runtime, places.layout(mem.read))
         except TargetError as reason:
             self.reason = str(reason)
+            self._session.warn(f"Python's functions are not known: {reason}")
             return
         with suppress(TargetError, MemoryFault):
             place = self._place_of(interpreter.states())
