@@ -214,6 +214,25 @@ def test_timelines_for_perfetto_and_speedscope_have_the_same_calls(small, tmp_pa
     assert [tuple(each) for each in seen] == [(name, at - zero, took, depth) for name, at, took, depth in wanted]
 
 
+def test_a_timeline_for_perfetto_has_the_calls_that_are_chosen(small, tmp_path, capfd):
+    trace = tmp_path / "run.pftrace"
+    for options in (["--within", "b"], ["--depth", "1"], ["--range", "..1ms", "--function", "a"]):
+        wanted = calls_of(replayed(capfd, small, "--json", *options))
+        assert main(["replay", str(small), "--format", "perfetto", "-o", str(trace), *options]) == 0
+        _, found = slices(trace.read_bytes())
+        assert [(each["name"], each["begin"], each["end"]) for each in found] == [
+            (each["function"], each["ts_ns"], each["ts_ns"] + each["duration_ns"]) for each in wanted
+        ]
+    split = ["replay", str(small), "--format", "perfetto", "-o", str(trace), "--split-size", "1"]
+    assert main(split) == 0
+    _, found = slices((tmp_path / "run-1.pftrace").read_bytes())
+    assert len(found) == len(calls_of(replayed(capfd, small, "--json")))
+    assert main(["replay", str(small), "--split-size", "1"]) == 2
+    assert (
+        main(["replay", str(small), "--format", "perfetto", "-o", str(trace), "--split-size", "1", "--depth", "1"]) == 2
+    )
+
+
 EXCEPTIONS = """
 #include <csetjmp>
 #define NOINLINE __attribute__((noinline))

@@ -6,13 +6,15 @@ line of events at once. A call without a return ends where that was seen, and sa
 """
 
 import struct
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TextIO
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from anyprobe.core.printable import printable
 from anyprobe.data.calls.matching import UNKNOWN, Matched, Matcher
 from anyprobe.data.calls.recorded import END_BITS, ENTRY, GAP, Events
 from anyprobe.data.calls.recording import Recording
+from anyprobe.data.calls.timeline import FAR, LOST, Calls, values_of
+from anyprobe.data.calls.values import Instant
 from anyprobe.exporters.pprof import number, part, varint
 
 if TYPE_CHECKING:
@@ -31,41 +33,130 @@ _PROCESSES = 1 << 32
 """Tracks of processes have numbers from here on; those of threads are the numbers of their sequences."""
 
 
-def write(path: str, recording: Recording, stream: TextIO) -> None:
-    """Write all events of a recording, as they are read; ``path``: its file, which ``recording`` has not read yet."""
-    stream.flush()
+def write(path: str, recording: Recording, files: Iterator[BinaryIO], most: int = 0) -> None:
+    """Write all events of a recording, as they are read.
+
+    Args:
+        path: its file, which ``recording`` has not read yet.
+        recording: what is read.
+        files: where to: the first one, and each time that one has ``most`` bytes the next one.
+        most: bytes, which a line of events may exceed; 0 for any number.
+    """
     known = Recording(path)
     if next(known.events(), None) is not None and known.has_values:
         known = Recording(path)
         known.whole()  # which event has which values is known when all are read
-    first = 0
-    out = stream.buffer
-    matchers: dict[int, Matcher] = {}
-    processes: set[int] = set()
-    named = 0
+    timeline, first, last = _Timeline(recording, next(files)), 0, 0
     for events in recording.events():
+        if most and timeline.written >= most:
+            timeline.go_on_in(files, last)
         order = np.argsort(events.threads.astype(np.uint16) if len(recording.threads) < 1 << 16 else events.threads,
                            kind="stable")  # fmt: skip
         numbers = events.threads[order]
         for chosen in np.split(order, np.flatnonzero(np.diff(numbers)) + 1):
-            thread = int(events.threads[chosen[0]])
-            begins = thread not in matchers
-            if begins:
-                out.write(_descriptors(recording, thread, processes))
-            if begins or named < len(recording.functions):
-                named = len(recording.functions)
-                out.write(b"".join(_names(recording, each) for each in {*matchers, thread}))
-            own = events.part(chosen)
-            if begins and recording.overwritten:
-                name = f"events before this are overwritten, {recording.overwritten:,} of all threads"
-                out.write(_event(thread, int(own.times[0]), _INSTANT, name=name))
-            matched = matchers.setdefault(thread, Matcher(recording.jumping)).match(own.times, own.what, own.frames)
-            out.write(_packets(recording, thread, own, matched, _values(known, chosen, first, len(events))))
+            timeline.add(events.part(chosen), _values(known, chosen, first, len(events)))
         first += len(events)
-    for thread in sorted({each.thread for each in recording.instants} - {*matchers}):
-        out.write(_descriptors(recording, thread, processes) + _names(recording, thread))
-    for each in recording.instants:
-        out.write(_event(each.thread, each.time, _INSTANT, name=printable(each.name), values=each.values))
+        last = int(events.times[-1]) if len(events) else last
+    timeline.add_instants(None)
+    timeline.out.flush()
+
+
+class _Timeline:
+    """Files of packets, one after another; what each needs to be read by itself is in it."""
+
+    def __init__(self, recording: Recording, out: BinaryIO) -> None:
+        self._recording, self.out, self.written = recording, out, 0
+        self._matchers: dict[int, Matcher] = {}
+        self._described: set[int] = set()
+        self._processes: set[int] = set()
+        self._named = self._told = 0
+
+    def put(self, data: bytes) -> None:
+        """Write packets."""
+        self.out.write(data)
+        self.written += len(data)
+
+    def describe(self, thread: int) -> None:
+        """Write the tracks of a thread unless they are there, and the names of functions that are new."""
+        recording = self._recording
+        is_new = thread not in self._described
+        if is_new:
+            self._described.add(thread)
+            self.put(_descriptors(recording, thread, self._processes))
+        if self._named < len(recording.functions):
+            self._named = len(recording.functions)
+            self.put(b"".join(_names(recording, each) for each in self._described))
+        elif is_new:
+            self.put(_names(recording, thread))
+
+    def add(self, own: Events, values: Mapping[int, Mapping[str, Any]]) -> None:
+        """Write events of one thread; ``values``: what some of them were recorded with."""
+        recording, thread = self._recording, int(own.threads[0])
+        self.describe(thread)
+        if thread not in self._matchers and recording.overwritten:
+            name = f"events before this are overwritten, {recording.overwritten:,} of all threads"
+            self.put(_event(thread, int(own.times[0]), _INSTANT, name=name))
+        matcher = self._matchers.setdefault(thread, Matcher(recording.jumping))
+        matched = matcher.match(own.times, own.what, own.frames)
+        self.put(_packets(recording, thread, own, matched, values))
+
+    def add_instants(self, until: int | None) -> None:
+        """Write the instants that there have been since the last ones, up to a time."""
+        instants = self._recording.instants[self._told :]
+        self._told += len(instants)
+        for each in instants:
+            if until is not None and each.time > until:
+                self._recording.instants.append(each)  # for the next file
+                continue
+            self.describe(each.thread)
+            self.put(_event(each.thread, each.time, _INSTANT, name=printable(each.name), values=each.values))
+
+    def go_on_in(self, files: Iterator[BinaryIO], now: int) -> None:
+        """End this file, and the calls in it that are open, and begin them again in the next one."""
+        self.add_instants(now)
+        threads = [(thread, each.calls) for thread, each in self._matchers.items() if each.calls]
+        for thread, calls in threads:
+            self.put(_event(thread, now, _END, annotation="goes on in the next file") * len(calls))
+        self.out.flush()
+        self.out, self.written, self._named = next(files), 0, 0
+        self._described, self._processes = set(), set()
+        for thread, calls in threads:
+            self.describe(thread)
+            for call in calls:
+                name = printable(self._recording.functions[call.function].name)
+                began = f"{(now - call.began) / 1e3:,.3f} µs before, in an earlier file"
+                self.put(_event(thread, now, _BEGIN, name=name, values={"began": began}))
+
+
+def write_chosen(recording: Recording, calls: Calls, instants: Sequence[Instant], out: BinaryIO) -> None:
+    """Write some calls of a recording that was read, and instants."""
+    timeline = _Timeline(recording, out)
+    values = values_of(recording, calls)
+    ends: list[tuple[int, int, int]] = []
+    for row, (first, last) in enumerate(zip(calls.first.tolist(), calls.last.tolist(), strict=True)):
+        # of what has ended by one event, the innermost first: those that began last
+        ends += [(first, 0, row)] * (first % 2) + [(last, -row - 1, row)] * (last < FAR or not first % 2)
+    threads, functions, begins, until, gone = (
+        each.tolist() for each in (calls.threads, calls.functions, calls.begins, calls.ends, calls.gone)
+    )
+    for _, kind, row in sorted(ends):
+        thread, name = threads[row], printable(recording.functions[functions[row]].name)
+        timeline.describe(thread)
+        given = {} if values is None else values[row]
+        if begins[row] == UNKNOWN:
+            said = "its call was not seen to begin"
+            timeline.put(_event(thread, until[row], _INSTANT, name=f"{name} returned", annotation=said, values=given))
+        elif kind == 0:
+            timeline.put(_event(thread, begins[row], _BEGIN, name=name, values=given))
+        elif until[row] != UNKNOWN:
+            timeline.put(_event(thread, until[row], _END))
+        else:
+            lost = gone[row] == LOST
+            said = "its end may be among lost events" if lost else "left without a return, by this time"
+            timeline.put(_event(thread, begins[row] if lost else gone[row], _END, annotation=said))
+    for each in instants:
+        timeline.describe(each.thread)
+        timeline.put(_event(each.thread, each.time, _INSTANT, name=printable(each.name), values=each.values))
     out.flush()
 
 

@@ -37,6 +37,13 @@ from anyprobe.cli.syntax import addresses, helping, options
     help="A timeline for ui.perfetto.dev or speedscope.app, a table with a row for each call, spans (OpenTelemetry).",
 )
 @click.option(
+    "--split-size",
+    "split_mib",
+    type=options.Whole(1),
+    metavar="MIB",
+    help="With --format perfetto: files of about that size, RUN-1.pftrace, RUN-2.pftrace, ...",
+)
+@click.option(
     "--push",
     type=addresses.Url(),
     metavar="URL",

@@ -2,10 +2,13 @@
 
 import fnmatch
 import heapq
+import itertools
 import math
+import os
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 import click
 
@@ -43,10 +46,18 @@ class Wanted:
     where: str | None = None
     """A condition on the values that were recorded with calls."""
     form: str | None = None
+    split_mib: int | None = None
+    """The size of the files of a timeline for Perfetto."""
     as_json: bool = False
     push: str | None = None
     """The collector that the calls are sent to, as spans."""
     output: str | None = None
+
+    @property
+    def chooses(self) -> bool:
+        """Whether not all calls are wanted."""
+        what = (self.slower, self.within, self.only, self.depth, self.span, self.where)
+        return bool(self.tids) or any(each is not None for each in what)
 
 
 def replay(path: str, wanted: Wanted) -> int:
@@ -55,13 +66,16 @@ def replay(path: str, wanted: Wanted) -> int:
     try:
         with open(path, "rb"):
             pass  # before the file for what is shown is made
+        if wanted.split_mib is not None:
+            return _split(path, recording, wanted)
         if wanted.push is not None:
             return _push(recording, wanted, wanted.push)
         with output.results(wanted.output, program_owns_output=False) as stream:
-            if wanted.form == "perfetto":
+            if wanted.form == "perfetto" and not wanted.chooses:
                 from anyprobe.exporters import perfetto
 
-                perfetto.write(path, recording, stream)
+                stream.flush()
+                perfetto.write(path, recording, iter((stream.buffer,)))
             else:
                 _show(recording, wanted, stream)
     except OSError as error:
@@ -93,6 +107,12 @@ def _show(recording: Recording, wanted: Wanted, stream: TextIO) -> None:
         stream.buffer.flush()
         return
     instants = _instants(recording, wanted, zero)
+    if wanted.form == "perfetto":
+        from anyprobe.exporters import perfetto
+
+        stream.flush()
+        perfetto.write_chosen(recording, calls, instants, stream.buffer)
+        return
     if wanted.as_json:
         documents = heapq.merge(
             _documents(recording, calls),
@@ -107,6 +127,32 @@ def _show(recording: Recording, wanted: Wanted, stream: TextIO) -> None:
     stream.write(report.HEADING + "\n")
     stream.writelines(line + "\n" for line in report.lines(recording, calls, gaps, zero, instants))
     stream.flush()
+
+
+def _split(path: str, recording: Recording, wanted: Wanted) -> int:
+    """Write a timeline for Perfetto in several files; return the exit status."""
+    if wanted.form != "perfetto" or wanted.output is None:
+        raise click.UsageError("--split-size is of a timeline for Perfetto: --format perfetto -o RUN.pftrace")
+    if wanted.chooses:
+        raise click.UsageError("--split-size is of all calls: --range chooses some of them instead")
+    from anyprobe.exporters import perfetto
+
+    name, ending = os.path.splitext(wanted.output)
+    with ExitStack() as stack:
+
+        def files() -> Iterator[BinaryIO]:
+            """Yield the files one after another."""
+            for number in itertools.count(1):
+                own = f"{name}-{number}{ending}"
+                output.say(own, error=True)
+                yield stack.enter_context(output.results(own, program_owns_output=False)).buffer
+                stack.pop_all().close()
+
+        with open(path, "rb"):
+            pass
+        perfetto.write(path, recording, files(), (wanted.split_mib or 0) << 20)
+    _warn(recording)
+    return ExitStatus.DONE
 
 
 def _spans(recording: Recording, calls: Calls) -> Iterator[tuple[bytes, int]]:
