@@ -115,20 +115,32 @@ def test_as_a_number_it_leads_to_the_program_s_memory_too(session):
     assert 8 in texts(session, "pages")[0]  # of the address as it is, which is nowhere
 
 
+def traced(tmp_path, spec, printed):
+    """Return the lines of a trace of a program that opens a path, what is nowhere, and an address of the kernel."""
+    file = tmp_path / "out"
+    program = (
+        "import ctypes; opens = ctypes.CDLL(None).open; opens(" + repr(ENDING) + ", 0)\n"
+        f"for address in (8, {symbols.running().data('linux_banner')}): opens(ctypes.c_void_p(address), 0)"
+    )
+    command = ["trace", spec, "--print", printed, "--json", "--quiet", "-o", str(file)]
+    assert main([*command, "--", sys.executable, "-S", "-c", program]) == 0
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
 @pytest.mark.parametrize("spec", ["syscall::openat", "kernel::do_sys_openat2"])
 @pytest.mark.parametrize("printed", ["cstr(arg1, 48)", "cstr(arg1, 48), retval"])
 def test_parameters_by_position_in_a_command(tmp_path, spec, printed):
     """What cannot be read is told as such, kept until the return or not; it is not what was in memory before."""
-    kernel, file = symbols.running().data("linux_banner"), tmp_path / "out"
-    program = (
-        "import ctypes; opens = ctypes.CDLL(None).open; opens(" + repr(ENDING) + ", 0)\n"
-        f"for address in (8, {kernel}): opens(ctypes.c_void_p(address), 0)"
-    )
-    command = ["trace", spec, "--print", printed, "--json", "--quiet", "-o", str(file)]
-    assert main([*command, "--", sys.executable, "-S", "-c", program]) == 0
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
-    assert [each["cstr(arg1, 48)"] for each in lines if each["args"]["filename"] in {8, kernel}] == [None, None]
+    lines, nowhere = traced(tmp_path, spec, printed), {8, symbols.running().data("linux_banner")}
+    assert [each["cstr(arg1, 48)"] for each in lines if each["args"]["filename"] in nowhere] == [None, None]
     assert ENDING.decode() in [each["cstr(arg1, 48)"] for each in lines]
+
+
+def test_parameters_by_position_of_functions_of_several_types(tmp_path):
+    """Also beyond those of one of them: then by what tells the registers."""
+    lines = traced(tmp_path, "kernel::do_sys_open*", "cstr(arg1, 48), arg5")
+    assert is_of_the_program({each["cstr(arg1, 48)"] for each in lines})
+    assert [each["cstr(arg1, 48)"] for each in lines].count(None) >= 2
 
 
 def test_what_programs_have_in_their_memory_leads_to_their_memory_only(session):

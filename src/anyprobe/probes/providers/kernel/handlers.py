@@ -108,7 +108,11 @@ class KernelHandler:
         if any(each.kind is InputKind.REGISTER for each in handler.inputs):
             raise Unable("it does not tell the registers")
         _see_no_caller(handler)
-        return self._program(key, handler, by_type(site, found))
+        passed = by_type(site, found)
+        parameters = [each for each in handler.inputs if each.kind is InputKind.PARAMETER]
+        if any(argument_of(each.place) is None and passed.word(each) is None for each in parameters):
+            raise Unable("the function has fewer parameters")  # by position, of functions of several types
+        return self._program(key, handler, passed)
 
     def for_registers(self, site: KernelSite, found: FunctionType | None) -> bytes:
         """Return the program for a kprobe or kretprobe."""
