@@ -15,7 +15,7 @@ import pytest
 import anyprobe
 from anyprobe.cli import main
 from anyprobe.cli.commands.schema import text_of
-from anyprobe.target.kernel import preemption, tracefs
+from anyprobe.target.kernel import preemption, symbols, tracefs
 from support.in_kernel import has_multi, numbers_of
 
 NUMBER, COUNT, THREADS = 110, 20_000, 2
@@ -305,6 +305,23 @@ def test_what_is_listed_is_possible(capsys, session):
             assert probe.mechanisms == [mechanism]
     names = [each["name"] for each in sites[0]["arguments"]]
     assert names == ["file", "buf", "count", "pos"]
+
+
+def test_functions_that_ftrace_does_not_know_are_listed_as_they_are_counted(session):
+    """At the first instruction of some there is what the kernel changes itself."""
+    traceable = tracefs.Restrictions().traceable
+    running = symbols.running()
+    unknown = [
+        each for each in running.matching("*.constprop.0", "vmlinux") if not traceable.has(each.address, (each.name,))
+    ]
+    alone = [each for each in unknown if len(running.named(each.name)) == 1][:8]
+    assert alone
+    for each in alone:
+        spec = f"kernel:vmlinux:{each.name}:entry"
+        (listed,) = session.list(spec)
+        (probe,) = session.count(spec)
+        assert bool(probe.refused) is (listed.refusal is not None), spec
+        session.forget(probe)
 
 
 def test_names_of_arguments_are_listed(capsys):

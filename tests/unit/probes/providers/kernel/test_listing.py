@@ -6,7 +6,7 @@ import pytest
 
 from anyprobe.core.errors import SpecError, TargetError
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.probes.providers.kernel import mechanisms, trials
+from anyprobe.probes.providers.kernel import listing, mechanisms, trials
 from anyprobe.probes.providers.kernel.listing import Listing
 from anyprobe.probes.providers.kernel.places.sites import FunctionType, KernelSite
 from anyprobe.probes.providers.kernel.places.specs import parse
@@ -90,12 +90,19 @@ def test_what_the_kernel_does_not_take_is_not_possible(kernel):
     assert site.mechanisms == ("kprobe",)
 
 
-def test_types_and_tracing_are_what_fentry_needs(kernel):
+def test_types_and_tracing_are_what_fentry_needs(kernel, monkeypatch):
     kernel.typed = False
     (site,) = listed(kernel, "kernel::vfs_read", at())
     assert (site.mechanisms, site.arguments) == (("kprobe.multi", "kprobe"), None)
     kernel.typed, kernel.traceable = True, False
+    answers = [
+        ([SimpleNamespace(mechanism="kprobe", close=list)], []),
+        ([], [("a", Refusal(Reason.KERNEL_REFUSES, 1, "no"))]),
+    ]
+    monkeypatch.setattr(listing, "Counters", lambda number: SimpleNamespace(close=list))
+    monkeypatch.setattr(mechanisms, "place", lambda attacher, sites, demanded: answers.pop(0))
     assert listed(kernel, "kernel::vfs_read", at())[0].mechanisms == ("kprobe",)
+    assert listed(kernel, "kernel::vfs_read", at())[0].refusal.reason is Reason.KERNEL_REFUSES
     kernel.traceable = None  # not told
     assert listed(kernel, "kernel::vfs_read", at())[0].mechanisms[0] == "fentry"
 
