@@ -1385,24 +1385,32 @@ static long read_counts(struct client *client, struct anyprobe_counts *io)
 	return 0;
 }
 
+/* Memory for them is allocated without `lock`, as all is: it may be long in coming, and there may be more of them by then. */
 static long list_changes(struct anyprobe_changes *io)
 {
-	struct anyprobe_write *writes;
+	struct anyprobe_write *writes = NULL;
 	struct change *c;
-	u32 told = 0;
-	long r = mutex_lock_killable(&lock);
+	u32 room, told = 0;
+	long r;
 
-	if (r)
-		return r;
-	io->count = change_count;
-	io->room = min(io->room, io->count);
-	writes = kvmalloc_array(io->room, sizeof *writes, GFP_KERNEL);
-	if (writes)
+	for (;;) {
+		room = min(io->room, READ_ONCE(change_count));
+		writes = kvmalloc_array(room, sizeof *writes, GFP_KERNEL_ACCOUNT);
+		r = writes ? mutex_lock_killable(&lock) : -ENOMEM;
+		if (r || min(io->room, change_count) <= room)
+			break;
+		mutex_unlock(&lock);
+		kvfree(writes);
+	}
+	if (!r) {
+		io->count = change_count;
 		FOR_EACH_CHANGE(c, 0, ULONG_MAX)
-			if (told < io->room)
+			if (told < room)
 				writes[told++] = c->w;
-	mutex_unlock(&lock);
-	r = !writes ? -ENOMEM : copy_to_user((void __user *)io->writes, writes, told * sizeof *writes) ? -EFAULT : 0;
+		mutex_unlock(&lock);
+		io->room = told;
+		r = copy_to_user((void __user *)io->writes, writes, told * sizeof *writes) ? -EFAULT : 0;
+	}
 	kvfree(writes);
 	return r;
 }
