@@ -88,6 +88,9 @@ def test_what_was_too_dear_for_a_while_is_tried_again_and_counts_on(monkeypatch)
                 looked_until(lambda: found.removals >= 3)  # it comes back, and has to go again each time
                 looked_until(lambda: not probe.armed)
                 assert found.seconds(time.monotonic()) > 0.3 + 0.6
+                session.remove(probe)  # by the user, whose word counts
+                assert found.due(0.0, 1.0, time.monotonic() + budget.LONGEST) is None
+                session.enable(probe)
                 os.kill(target.pid, signal.SIGUSR1)
                 removals, before = found.removals, hits(session.snapshot(), "called")
                 looked_until(lambda: probe.armed and hits(session.snapshot(), "called") > before)

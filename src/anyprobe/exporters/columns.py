@@ -7,6 +7,9 @@ from anyprobe.data.calls.matching import UNKNOWN
 from anyprobe.data.calls.recording import Recording
 from anyprobe.data.calls.timeline import Calls, values_of
 
+_EXACT = 1 << 53
+"""Up to here a floating point number holds each whole one."""
+
 
 def write(recording: Recording, calls: Calls, form: str, stream: TextIO) -> None:
     """Write the calls as a file of a format: ``arrow`` (its file format, also called Feather 2) or ``parquet``."""
@@ -51,12 +54,23 @@ def table_of(recording: Recording, calls: Calls) -> Any:  # noqa: ANN401 - a tab
     values = values_of(recording, calls) or []
     for label in (*recording.at_entry.labels, *recording.at_return.labels):
         given = [each.get(label) for each in values]
-        if len({isinstance(each, str) for each in given if each is not None}) > 1:  # by functions of different types
-            given = [None if each is None else str(each) for each in given]
-        try:
-            column = pa.array(given)
-        except (pa.ArrowInvalid, OverflowError):  # whole numbers of more than 63 bits
-            least = min(each for each in given if each is not None)
-            column = pa.array(given, pa.uint64() if least >= 0 else pa.float64())
-        columns[f"{label} (value)" if label in columns else label] = column
+        columns[f"{label} (value)" if label in columns else label] = _column(given)
     return pa.table(columns)
+
+
+def _column(values: list[Any]) -> Any:  # noqa: ANN401 - an array of pyarrow
+    """Return values of calls as one column, none of them rounded; functions may have values of different types."""
+    import pyarrow as pa
+
+    kinds = {type(each) for each in values if each is not None}
+    if kinds == {bool, int}:
+        values, kinds = [each if each is None else int(each) for each in values], {int}
+    if kinds == {int}:
+        least, most = (choose(each for each in values if each is not None) for choose in (min, max))
+        whole = pa.int64() if most < 1 << 63 else pa.uint64() if least >= 0 else pa.decimal128(20)
+        return pa.array(values, whole)
+    if kinds == {int, float} and all(abs(each) <= _EXACT for each in values if isinstance(each, int)):
+        return pa.array(values, pa.float64())
+    if len(kinds) > 1:
+        values = [each if each is None else str(each) for each in values]
+    return pa.array(values)

@@ -33,11 +33,13 @@ class Budget:
     def note_removed(self, probes: Collection[Probe], now: float) -> None:
         """Note that probes are out from now on."""
         for each in probes:
+            self.removals += 1
+            if each in self.out:  # it loses more of its places: it waits already
+                continue
             wait = self._waits.get(each, 0.0)
             soon = wait and now - self._back.get(each, now) <= SOON * wait
             self._waits[each] = min(2 * wait, LONGEST) if soon else FIRST
-            self.removals += 1
-            self.out.setdefault(each, now)
+            self.out[each] = now
 
     def due(self, cost: float, limit: float, now: float) -> Probe | None:
         """Return a probe that is to be tried again, if there is one and room for it."""
@@ -49,8 +51,13 @@ class Budget:
 
     def note_back(self, probe: Probe, now: float) -> None:
         """Note that a probe is in again."""
-        self._seconds += now - self.out.pop(probe)
+        self.forget([probe], now)
         self._back[probe] = now
+
+    def forget(self, probes: Collection[Probe], now: float) -> None:
+        """Try probes no more that are out: the user has removed them, or has put them back."""
+        for each in probes:
+            self._seconds += now - self.out.pop(each, now)
 
     def seconds(self, now: float) -> float:
         """Return for how long probes were out, all added up."""

@@ -58,8 +58,8 @@ class SessionOptions:
     """Seconds that placing probes may take, about: functions in which the program is found to be at the start are
     placed first, and those for which there is no time are refused as ``left-out``. None: as long as it takes."""
     at_once: bool = False
-    """Whether functions in which a running program is found to be are placed at once, and the others meanwhile, while
-    the session is waited for or pumped; ``since`` of a site says from when on it counts."""
+    """Whether functions in which a running program is found to be are placed at once, and the others meanwhile, by
+    ``pump`` or the session's thread; ``since`` of a site says from when on it counts."""
     strict: bool = False
     """Whether the functions of ``anyprobe.kprobes`` raise instead of returning error numbers."""
 

@@ -40,3 +40,20 @@ def test_there_has_to_be_room_and_one_comes_at_a_time():
     found.note_back(first, 100)
     assert found.due(2.5, 5.0, 100) is second
     assert found.seconds(100) == 100 + 99
+
+
+def test_a_probe_that_loses_its_places_one_after_the_other_waits_no_longer():
+    found, probe = Budget(), Probe()
+    for now in range(5):
+        found.note_removed([probe], now)
+    assert found.removals == 5
+    assert found.due(0.0, 5.0, FIRST - 1) is None
+    assert found.due(0.0, 5.0, FIRST) is probe
+
+
+def test_what_the_user_removes_or_puts_back_is_not_tried_again():
+    found, probe = Budget(), Probe()
+    found.note_removed([probe], 0)
+    found.forget([probe, Probe()], 4)
+    assert found.due(0.0, 5.0, 1000) is None
+    assert found.seconds(1000) == 4

@@ -9,6 +9,7 @@ from anyprobe.data.aggregates.results import AggregationResult, CellValue
 from anyprobe.data.findings.offcpu import ASLEEP, Cause, with_causes
 from anyprobe.data.findings.waiting import ACQUIRED, BLOCKERS, HELD, HOLDERS, WAITED, WAITERS, LockKind, locks_of
 from anyprobe.data.layouts.keys import Place
+from anyprobe.probes.waiting.kernel_locks import place_kernel_locks
 from anyprobe.probes.waiting.kernel_locks import told as told_of
 from anyprobe.reports.plain import PlainConsole
 from anyprobe.reports.waiting import CAUSES, print_locks, print_offcpu
@@ -167,3 +168,15 @@ def test_locks_of_the_kernel_are_not_known_to_have_been_taken():
     assert known.as_json()["acquisitions"] is None
     empty = [AggregationResult(WAITED, "hist", BY, {}), AggregationResult(WAITERS, "sum", (*BY, "stack"), {})]
     assert "0 locks waited for 0 times" in printed(print_locks, empty)[0]
+
+
+def test_no_wait_is_seen_to_begin_before_its_end_would_be_seen():
+    placed = []
+
+    class Kernel:
+        def entry(self, spec):
+            placed.append(spec)
+            return lambda handler: handler
+
+    place_kernel_locks(Kernel())
+    assert placed == ["tracepoint:lock:contention_end", "tracepoint:lock:contention_begin"]

@@ -16,8 +16,9 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 _OPERATIONS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.BitAnd: operator.and_, ast.BitOr: operator.or_,
-    ast.Mod: operator.mod,
+    ast.Mod: lambda a, b: None if isinstance(a, str) else a % b,
 }  # fmt: skip
+_TOO_DEEP = "the condition has too many parts within each other"
 Evaluate = Callable[[Mapping[str, Any]], Any]
 
 
@@ -31,13 +32,18 @@ def condition(text: str, labels: Collection[str]) -> Evaluate:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError) as error:
         raise UsageError(f"{text!r} is no condition: {getattr(error, 'msg', error)}") from None
+    except (RecursionError, MemoryError):
+        raise UsageError(_TOO_DEEP) from None
     known = {}
     for label in labels:
         try:
             known[ast.unparse(ast.parse(label, mode="eval"))] = label
         except (SyntaxError, ValueError):
             known[label] = label
-    return _compiled(tree, known)
+    try:
+        return _compiled(tree, known)
+    except RecursionError:
+        raise UsageError(_TOO_DEEP) from None
 
 
 def _compiled(node: ast.expr, known: Mapping[str, str]) -> Evaluate:
@@ -73,7 +79,7 @@ def _applied(function: Callable[..., Any], *parts: Evaluate) -> Evaluate:
             return None
         try:
             return function(*given)
-        except (TypeError, ZeroDivisionError, ValueError):  # a text beside a number is neither more nor less
+        except (TypeError, ArithmeticError, ValueError):  # a text beside a number is neither more nor less
             return None
 
     return evaluate

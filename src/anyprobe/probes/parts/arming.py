@@ -250,6 +250,7 @@ class Arming:
             probes: those to disarm, as ``count`` and the other methods return them.
         """
         host = self._host
+        self._forget_budget(probes)
         self._installer.disarm(probes, places_of(probes))
         self._modules.desired.note_removed(probes, ())
         self._modules.change_children(probes, armed=False)
@@ -308,6 +309,12 @@ class Arming:
 
         return Budget()
 
+    def _forget_budget(self, probes: Sequence[Probe]) -> None:
+        """Have the user's word count more than what ``limit_overhead`` would try again."""
+        budget = Arming.budget.made(self)
+        if budget is not None:
+            budget.forget(probes, time.monotonic())
+
     @property
     def overhead(self) -> float | None:
         """What all probes have cost, in percent of one CPU, between the last two looks of ``limit_overhead``."""
@@ -324,6 +331,7 @@ class Arming:
         from anyprobe.probes.wanted.replanning import keep_order_of_handlers
 
         host.check_attached()
+        self._forget_budget(probes)
         self._modules.desired.note_enabled(probes)
         self._modules.look_for_libraries()  # what has come again meanwhile goes on from what there was
         with typed(host.process, "arming probes in"), self._installer.adopting_children(probes, first=True):

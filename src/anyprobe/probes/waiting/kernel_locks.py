@@ -55,6 +55,21 @@ def place_kernel_locks(session: "KernelSession") -> None:
     waited: Stored = Hist(WAITED, by=("lock", "kind"), capacity=LOCKS)
     waiters: Stored = Sum(WAITERS, by=("lock", "kind", "stack"), capacity=PLACES)
 
+    # ends first: of a wait that begins before they are there, and whose end is missed, a next one would seem to go on
+    @session.entry("tracepoint:lock:contention_end")
+    def ends(ctx: Hit, lock_addr) -> None:
+        lock, task = u64(lock_addr), u64(ctx.cpu) | _PROCESSOR
+        began = since.get((task, lock), 0)
+        if began == 0:
+            task = u64(ctx.tid)
+            began = since.get((task, lock), 0)
+        if began != 0:
+            took, kind = ctx.now - began, kinds.get((task, lock), 0)
+            since.delete((task, lock))
+            kinds.delete((task, lock))
+            waited.add(took, key=(lock, kind))
+            waiters.add(took, key=(lock, kind, ctx.kstack(FRAMES)))
+
     @session.entry("tracepoint:lock:contention_begin")
     def begins(ctx: Hit, lock_addr, flags) -> None:
         lock, task, kind = u64(lock_addr), u64(ctx.tid), _SEMAPHORES
@@ -72,20 +87,6 @@ def place_kernel_locks(session: "KernelSession") -> None:
         if kind != _MUTEXES or since.get((task, lock), 0) == 0:
             since[task, lock] = ctx.now
             kinds[task, lock] = kind
-
-    @session.entry("tracepoint:lock:contention_end")
-    def ends(ctx: Hit, lock_addr) -> None:
-        lock, task = u64(lock_addr), u64(ctx.cpu) | _PROCESSOR
-        began = since.get((task, lock), 0)
-        if began == 0:
-            task = u64(ctx.tid)
-            began = since.get((task, lock), 0)
-        if began != 0:
-            took, kind = ctx.now - began, kinds.get((task, lock), 0)
-            since.delete((task, lock))
-            kinds.delete((task, lock))
-            waited.add(took, key=(lock, kind))
-            waiters.add(took, key=(lock, kind, ctx.kstack(FRAMES)))
 
 
 def told(result: AggregationResult, symbols: "Symbols") -> AggregationResult:

@@ -153,11 +153,20 @@ def test_what_is_missing_makes_a_condition_neither_true_nor_false():
         ("n > 3 and m == 1", {"n": None, "m": 1}, None),
         ("n > 'x'", {"n": 3}, None),
         ("n % m == 0", {"n": 3, "m": 0}, None),
+        ("'%999999999999d' % n == m", {"n": 3, "m": ""}, None),  # texts are not formatted
+        ("'%c' % n == m", {"n": 1 << 40, "m": ""}, None),
     ):
         assert condition(text, labels)(values) is wanted, text
 
 
-@pytest.mark.parametrize("text", ["n >", "len(n)", "__import__('os')", "n.real", "[n]", "lambda: 1", "other > 1", ""])
+DEEP = ["1+" * 4000 + "1", "not " * 4000 + "1", "(" * 4000 + "n"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["n >", "len(n)", "__import__('os')", "n.real", "[n]", "lambda: 1", "other > 1", "", *DEEP],
+    ids=lambda text: text[:16],
+)
 def test_what_is_no_condition_is_said_in_a_line(text):
     with pytest.raises(UsageError):
         condition(text, ("n",))
