@@ -1,6 +1,7 @@
 """Python's functions on stacks of handlers, of waits and of locks, beside what the programs say that they execute."""
 
 import os
+import select
 import shutil
 import socket
 import subprocess
@@ -16,11 +17,12 @@ import anyprobe
 from anyprobe.data.aggregates.aggregations import Count
 from anyprobe.data.findings.offcpu import ASLEEP, Cause, State
 from anyprobe.data.findings.waiting import locks_of
+from anyprobe.data.layouts.unwinding import NO_PART, OF_INTERPRETER
 from anyprobe.data.snapshots.last_results import results_at_end
 from anyprobe.probes.waiting.locks import place_locks
 from anyprobe.probes.waiting.offcpu import place_offcpu
 from live.test_profile_python import KNOWN, OTHERS, pythons
-from support.driver import wait_until
+from support.driver import PATIENCE, build, wait_until
 
 pytestmark = pytest.mark.live
 PROGRAM = """
@@ -231,3 +233,45 @@ def succeeds(act):
         return act() is not None
     except OSError:
         return False
+
+
+RING = """
+#include <stdio.h>
+struct frame { long code; struct frame *previous; long kind; } ring = { 0, &ring, KIND };
+struct { struct frame *current; } state = { &ring };
+__thread void *own = &state;
+__attribute__((noipa)) int hit(int number) { return number * 3 + (number >> 2); }
+int main(void) {
+    char *thread;
+    __asm__("mov %%fs:0, %0" : "=r"(thread));
+    printf("%ld\\n", (long)((char *)&own - thread));
+    fflush(stdout);
+    for (int each; (each = getchar()) > 0; fflush(stdout)) { hit(each); puts("back"); }
+}
+"""
+
+
+@pytest.mark.parametrize("kind", [0, OF_INTERPRETER])
+def test_frames_that_lead_to_each_other_do_not_hold_the_program(kind):
+    stacks = Count("stacks", by=("stack",))
+    command = [build("ring_of_frames.c", f"-DKIND={kind}", text=RING)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            place = int(process.stdout.readline()) % (1 << 64)
+            with anyprobe.attach(process.pid) as session:
+
+                @session.entry("a.out:hit")
+                def taken(ctx):
+                    stacks.add(key=(ctx.ustack(8, python=True),))
+
+                session.handling._stack_tables.tell_python((place - (1 << 64), 0, NO_PART, 0, 8, 16, 0, 0, 8))
+                process.stdin.write("h")
+                process.stdin.flush()
+                is_back = select.select([process.stdout], [], [], PATIENCE)[0]
+                if not is_back:
+                    process.kill()
+                assert is_back
+                (cell,) = session.snapshot().aggregation("stacks").entries.values()
+                assert cell.count == 1
+        finally:
+            process.kill()

@@ -25,7 +25,7 @@ class PythonWalk:
     def run(self, count: Value) -> Value:
         """Add the frames; return how many there are then."""
         builder = self._builder
-        found, frame = Local(builder, count), Local(builder, constant(0))
+        found, frame, turns = (Local(builder, each) for each in (count, constant(0), constant(0)))
         done = builder.append_basic_block("python_walked")
         self._unless(builder.icmp_unsigned("!=", self._tables, constant(0)), done)
         place = load(builder, self._tables, unwinding.PY_STATE)
@@ -42,6 +42,9 @@ class PythonWalk:
         builder.branch(top)
         builder.position_at_end(top)
         self._unless(builder.icmp_unsigned("!=", frame.get(), constant(0)), done)
+        # frames that are no function's take no room: between any two of functions there is one at most
+        self._unless(builder.icmp_unsigned("<", turns.get(), constant(2 * self._room)), done)
+        turns.set(builder.add(turns.get(), constant(1)))
         code = self._window.word(builder.add(frame.get(), self._known(unwinding.PY_CODE)))
         kind = self._kind(frame.get())
         before = self._window.word(builder.add(frame.get(), self._known(unwinding.PY_PREVIOUS)))
