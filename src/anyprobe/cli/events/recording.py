@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 from weakref import WeakKeyDictionary
 
 from anyprobe.binary.flow.exits import ExitKind
@@ -67,6 +67,8 @@ class Recorder:
 
     ring_bytes: int = RING_BYTES
     enough: bool = False
+    waits_for_all: ClassVar[bool] = True
+    """What comes while probes are placed waits in rings: so the kernel's, which take long, are placed first."""
     run: Run = field(default_factory=keeping.new_run)
     quiet: bool = False
     flight: "Flight | None" = None
@@ -104,14 +106,14 @@ class Recorder:
         """Place what records calls in one session, and what records instants: all that is no function of a program."""
         wanted = [process_spec(each) for each in specs if session.pid != KERNEL and _is_function(process_spec(each))]
         self._sessions.setdefault(session, _Process())
-        if wanted:
-            self._arm_calls(on_process(session), wanted)
         others = [each for each in specs if each not in wanted]
         if others:
             from anyprobe.cli.events.tracing import Trace
 
             self._trace = self._trace or Trace(quiet=True)
             self._trace.arm(session, others)
+        if wanted:  # last: what comes waits in rings until all is placed
+            self._arm_calls(on_process(session), wanted)
         self._armed = time.monotonic_ns()
 
     def _arm_calls(self, process: "Session", wanted: "list[Spec]") -> None:
@@ -119,9 +121,11 @@ class Recorder:
         from anyprobe.handlers.x86.recorder import recorders
 
         self._threads.know(process.pid)
-        process.handling.place_call(wanted, *recorders(self.ring_bytes), retval=u64)
-        if self.values is not None:
+        if (
+            self.values is not None
+        ):  # first: from the first event on there are values, and each is written before its event
             self.values.arm(process, wanted, self.ring_bytes)
+        process.handling.place_call(wanted, *recorders(self.ring_bytes), retval=u64)
         self._see_functions(process)
 
     def _see_functions(self, session: "Session") -> None:

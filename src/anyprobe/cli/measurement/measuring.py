@@ -94,7 +94,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
             arming = output.progress("arming", quiet=plan.quiet)
             preparing.enter_context(interruptible(interrupts.check, arming))
             with arming, collection_paused():
-                for session in sessions.all:
+                for session in arming_order(sessions, plan):
                     session.hooks.waits = True
                     arm(session, target, plan)
             for session in sessions.all:
@@ -158,6 +158,13 @@ def measure(target: targets.Target, plan: Plan) -> int:
             plan.run.builds.update(keeping.builds_of(sessions.processes))
         show(snapshots, plan, stream)
         return exit_status(snapshots, status, plan, placed=placed, interrupts=interrupts)
+
+
+def arming_order(sessions: Sessions, plan: Plan) -> "list[Measured]":
+    """Return sessions in the order in which they are armed: the kernel first where records wait until all are."""
+    if getattr(plan.records, "waits_for_all", False):
+        return [*sessions.kernel, *sessions.processes]
+    return sessions.all
 
 
 def waiting(sessions: "Sequence[Session]") -> "list[PendingSpec]":

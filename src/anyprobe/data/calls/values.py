@@ -1,8 +1,8 @@
 """Values that were recorded with calls, and instants between them: how archives hold them, and which call has which.
 
-A value is kept by a handler beside what records the call, as a record of its own, directly after the event at that end.
-So it belongs to the last event of its function at its place on the stack of its thread, unless that is the other end,
-or events of the thread are lost there: then nothing is said of whose it is.
+A value is kept by a handler beside what records the call, as a record of its own, directly before the event at that
+end. So it belongs to the next event of its function at its place on the stack of its thread, unless that is the other
+end, or events of the thread are lost there: then nothing is said of whose it is.
 """
 
 from base64 import b64decode, b64encode
@@ -131,12 +131,12 @@ def _rows_of(events: Events, own: Events, *, entries: bool) -> "NDArray[np.int64
     frames = np.concatenate([events.frames[calls], own.frames])
     times = np.concatenate([events.times[calls], own.times])
     is_row = np.arange(len(times)) >= len(calls)
-    order = np.lexsort((is_row, times, frames, functions, threads))
+    order = np.lexsort((~is_row, times, frames, functions, threads))
     before, after = order[:-1], order[1:]
     same = (threads[before] == threads[after]) & (functions[before] == functions[after])
-    same &= (frames[before] == frames[after]) & ~is_row[before] & is_row[after]
+    same &= (frames[before] == frames[after]) & is_row[before] & ~is_row[after]
     pairs = np.flatnonzero(same)
-    whose, rows = calls[before[pairs]], after[pairs] - len(calls)
+    whose, rows = calls[after[pairs]], before[pairs] - len(calls)
     right = (ends[whose] == ENTRY) == entries
     whose, rows = whose[right], rows[right]
     if (ends == GAP).any():
@@ -150,14 +150,14 @@ def _rows_of(events: Events, own: Events, *, entries: bool) -> "NDArray[np.int64
 def _have_gaps(
     events: Events, is_gap: "NDArray[np.bool_]", whose: "NDArray[np.int64]", times: "NDArray[np.int64]"
 ) -> "NDArray[np.bool_]":
-    """Return whether events of its thread may be lost between each of some events and the time of its row."""
+    """Return whether events of its thread may be lost between the time of a row and its event."""
     found = np.zeros(len(whose), np.bool_)
     for thread in unique(events.threads[is_gap]).tolist():
         own = np.flatnonzero(events.threads == thread)
         pairs = np.flatnonzero(events.threads[whose] == thread)
-        gaps = np.append(np.cumsum(is_gap[own]), is_gap[own].sum())
-        until = np.searchsorted(events.times[own], times[pairs], side="right")  # the first event after the row
-        found[pairs] = gaps[until] > gaps[np.searchsorted(own, whose[pairs])]
+        gaps = np.concatenate([[0], np.cumsum(is_gap[own])])
+        since = np.searchsorted(events.times[own], times[pairs])  # the first event after the row
+        found[pairs] = gaps[np.searchsorted(own, whose[pairs])] > gaps[since]
     return found
 
 

@@ -43,7 +43,7 @@ def made(seed, *, lose_events=0.0, lose_values=0.0):
                 lost[thread] = 0
             rows.append((now, thread, function << END_BITS | end, frame, number))
         if numbers.random() >= lose_values:
-            values.append((now + 1, thread, function << END_BITS | end, frame, number))
+            values.append((now - 1, thread, function << END_BITS | end, frame, number))
     for thread, count in lost.items():
         if count:
             rows.append((now + 2, thread, count << END_BITS | GAP, 0, None))
