@@ -177,6 +177,33 @@ def test_switches_of_the_kernel_are_those_that_the_program_counts(program, tmp_p
     assert slept >= 6, "on a busy machine a pause may be over before its thread sleeps"
 
 
+JUMPS = """
+volatile long sink;
+__attribute__((noinline)) long last(long n) { sink += n; return n * 3; }
+__attribute__((noinline)) long jumps(long n) { sink += 1; return last(n + 1); }
+__attribute__((noinline)) long plain(long n) { long r = jumps(n); sink += r; return r + 1; }
+int main(void) { for (long i = 0; i < 50; i++) plain(i); return 0; }
+"""
+
+
+@pytest.mark.parametrize("returns", ["exits", "callers", "trampoline"])
+def test_values_are_those_of_their_calls_however_returns_are_taken(tmp_path, capfd, returns):
+    program = str(build("recorded_jumps.c", "-O2", "-fno-ipa-icf", text=JUMPS))
+    path = tmp_path / "run.aprobe"
+    specs = [f"a.out:{name}" for name in ("last", "jumps", "plain")]
+    given = ["record", *specs, "--with", "n=arg0, retval", "--returns", returns, "-o", str(path), "--quiet"]
+    assert main([*given, "--", program]) == 0
+    found = replayed(capfd, path)
+    for name, value in {
+        "plain": lambda n: 3 * (n + 1) + 1,
+        "jumps": lambda n: None if returns == "exits" else 3 * (n + 1),  # it ends where it jumps
+        "last": lambda n: 3 * n,
+    }.items():
+        numbers = range(1, 51) if name == "last" else range(50)
+        own = [each["values"] for each in found if each["function"] == name]
+        assert own == [{"n": n, "retval": value(n)} for n in numbers]
+
+
 @pytest.mark.parametrize(
     ("values", "said"),
     [("latency_ns", "has its duration already"), ("size", "size is not defined"), ("arg0 +", "invalid syntax")],
