@@ -79,13 +79,16 @@ def command(
     targets.check_pending(target, settings["pending"])
     if dump_when is not None and last is None:
         raise click.UsageError("--dump-when writes the last seconds: --last 10s")
+    wanted = target.read(specs)
+    if kept_values is not None and not recording.has_calls(wanted):
+        raise click.UsageError("--with keeps values with calls, and none of these is a function of a program")
     kept = None
     if last is not None:
         slow = None if dump_when is None else flight.least_latency(dump_when)
         kept = flight.Flight(last / 1e9, str(settings["output"]), slow)
     recorder = recording.Recorder(ring_mib << 20, quiet=settings["quiet"], flight=kept, values=kept_values)
     plan = measuring.Plan(
-        specs=target.read(specs),
+        specs=wanted,
         arm=recorder.arm,
         render=count.renderer(by=None, tree=False),
         records=recorder,

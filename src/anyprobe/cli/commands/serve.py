@@ -70,6 +70,8 @@ def command(
     from anyprobe.cli.network.serving import Server
     from anyprobe.cli.programs import targets
 
+    if exponential and push is None:
+        raise click.UsageError("--exponential is about what --push sends")
     target = targets.choose(pids, names, program, specs, **targets.selected(settings))
     how = (conditional.Counts if hits else conditional.Times).of(None, pending=settings["pending"])
     sent = None if push is None else (push, push_every)

@@ -118,7 +118,7 @@ def _rule(name: str, given: object) -> Rule:
     if not isinstance(event, str) or not event or event in {BEGIN, END, "lost", "process", "kernel", "not audited"}:
         raise UsageError(f"{where}: {event!r} cannot be the name of an event")
     text = given.get("args", "")
-    parameters = expressions.parse_all(f"rule {event}", text) if text else ()
+    parameters = expressions.parse_all(f"rule {event}", text, may_repeat=True) if text else ()
     for each in parameters:
         for used, line, column in each.names:
             if used in PARAMETERS[len(_REGISTERS) :] or used == "retval":

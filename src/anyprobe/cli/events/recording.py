@@ -382,6 +382,13 @@ class Recorder:
             output.warn(f"{self.left_out:,} values and instants are lost: they came faster than they could be kept")
 
 
+def has_calls(specs: "Sequence[AnySpec]") -> bool:
+    """Return whether some of what is recorded are functions of programs."""
+    from anyprobe.probes.specs.parts import Spec
+
+    return any(isinstance(each, Spec) and _is_function(each) for each in specs)
+
+
 def _is_function(spec: "Spec") -> bool:
     """Return whether what a spec means has calls."""
     return spec.name == "entry" and not spec.is_marker

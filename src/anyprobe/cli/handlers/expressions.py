@@ -36,9 +36,21 @@ class Expression(NamedTuple):
         return _error(self.option, self.whole, line, column, message, instead)
 
 
-def parse_all(option: str, text: str) -> tuple[Expression, ...]:
-    """Read expressions separated by commas, each with a name before it (``size=arg0``) or without."""
-    return tuple(_expression(option, text, part) for part in _parts(option, text))
+_DEEPEST = 200
+"""Levels of an expression at most: what compiles it calls itself for each."""
+
+
+def parse_all(option: str, text: str, *, may_repeat: bool = False) -> tuple[Expression, ...]:
+    """Read expressions separated by commas, each with a name before it (``size=arg0``) or without.
+
+    ``may_repeat``: whether two may be called the same, as what is told by its place is.
+    """
+    found = tuple(_expression(option, text, part) for part in _parts(option, text))
+    labels = [each.label for each in found]
+    for at, each in enumerate(() if may_repeat else found):
+        if each.label in labels[:at]:
+            raise each.error(each.line, each.column, f"another one is called {each.label!r}, too", "a=arg0, b=arg1")
+    return found
 
 
 def parse_one(option: str, text: str) -> Expression:
@@ -120,6 +132,7 @@ def _expression(option: str, text: str, part: _Part) -> Expression:
         column = len(content.encode()[:column].decode(errors="replace"))
         return part.line + line - 1, column + (part.column - 1 if line == 1 else 0)
 
+    node: ast.expr | None
     try:
         node = ast.parse(wrapped, option, mode="eval").body
     except (SyntaxError, ValueError) as error:
@@ -127,12 +140,25 @@ def _expression(option: str, text: str, part: _Part) -> Expression:
         last = len(part.text.splitlines())
         where = place(line, offset - 1) if line <= last else place(last, 1 << 16)
         raise _error(option, text, *where, error.msg if isinstance(error, SyntaxError) else str(error)) from None
+    except (RecursionError, MemoryError):
+        node = None
+    if node is None or _is_too_deep(node):
+        raise _error(option, text, part.line, part.column, f"it has more than {_DEEPEST} parts within each other")
     names = [(each.id, *place(each.lineno, each.col_offset)) for each in ast.walk(node) if isinstance(each, ast.Name)]
     called = frozenset(
         each.func.id for each in ast.walk(node) if isinstance(each, ast.Call) and isinstance(each.func, ast.Name)
     )
     label = part.name or " ".join(part.text.split())
     return Expression(option, text, part.text, label, part.line, part.column, tuple(names), called)
+
+
+def _is_too_deep(node: ast.expr) -> bool:
+    level: list[ast.AST] = [node]
+    for _ in range(_DEEPEST):
+        level = [inner for each in level for inner in ast.iter_child_nodes(each)]
+        if not level:
+            return False
+    return True
 
 
 def _error(option: str, text: str, line: int, column: int, message: str, instead: str = "") -> HandlerError:

@@ -42,7 +42,12 @@ def test_characters_count_and_not_bytes():
         ("arg0, x = y = 2", 11, "invalid syntax"),
         ("arg0, *arg1", 7, "star"),
         ("arg0 arg1", 1, "comma"),
+        ("a=arg0, a=retval", 11, "another one is called 'a'"),
+        ("arg0, tid, arg0", 12, "another one is called 'arg0'"),
+        ("tid, " + "1+" * 300 + "arg0", 6, "more than 200 parts within each other"),
+        ("not " * 9000 + "arg0", 1, "more than 200 parts within each other"),
     ],
+    ids=lambda value: str(value)[:24],
 )
 def test_mistakes(text, column, message):
     with pytest.raises(HandlerError, match=message) as error:
@@ -55,3 +60,7 @@ def test_one_is_one():
     with pytest.raises(HandlerError, match="one expression") as error:
         parse_one("--of", "arg0, arg1")
     assert error.value.column == 7
+
+
+def test_what_is_told_by_its_place_may_repeat():
+    assert [each.text for each in parse_all("rule exec", "'sh', 'sh'", may_repeat=True)] == ["'sh'", "'sh'"]
