@@ -19,7 +19,7 @@ from anyprobe.cli.commands.schema import text_of
 from anyprobe.target.kernel import symbols
 
 TRACING = Path("/sys/kernel/tracing")
-FUNCTIONS, SOME = "kernel::pipe_*", "kernel::pipe_[rw]*"
+FUNCTIONS, SOME = "kernel:vmlinux:pipe_*", "kernel:vmlinux:pipe_[rw]*"
 
 
 def work():
@@ -142,7 +142,7 @@ def test_the_command_and_its_document(tmp_path):
     worker = threading.Thread(target=lambda: [work() for _ in iter(stop.is_set, True)])
     worker.start()
     try:
-        command = ["cover", "--kernel", "pipe_*", "-p", str(os.getpid()), "--for", "1"]
+        command = ["cover", "--kernel", "vmlinux:pipe_*", "-p", str(os.getpid()), "--for", "1"]
         assert main([*command, "--fail-under", "99.9", "--json", "-o", str(file)]) == 1
     finally:
         stop.set()

@@ -186,8 +186,9 @@ def test_arguments_of_a_marker_on_the_command_line(program, capsys):
     assert status == 0
     given = [json.loads(line)["args"] for line in capsys.readouterr().out.splitlines()]
     assert len(given) == 6
-    assert all(each.keys() == {"arg0", "arg1", "arg2", "arg3"} for each in given)
-    assert {(each["arg0"], each["arg1"], each["arg2"]) for each in given} == {(0, 0, -5), (-1, 1, -5), (-2, 4, -5)}
+    assert all(each.keys() == {f"arg{at}" for at in range(5)} for each in given)
+    told = {(each["arg0"], each["arg1"], each["arg2"], each["arg3"]) for each in given}
+    assert told == {(0, 0, -5, 1), (-1, 1, -5, 2), (-2, 4, -5, 3)}
 
 
 def test_library_by_name(session):
