@@ -42,7 +42,7 @@ class Change:
         """Return the JSON object."""
         document: dict[str, Any] = {"name": self.name, "module": self.module}
         for which, numbers in (("before", self.before), ("after", self.after)):
-            document[which] = numbers and {name: each and round(each, 3) for name, each in numbers.items()}
+            document[which] = numbers and {name: each and round(each, 9) for name, each in numbers.items()}
         return document if self.error is None else {**document, "mean_error_ns": round(self.error, 3)}
 
 
