@@ -4,9 +4,11 @@
 """
 
 import functools
+import inspect
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from anyprobe.core.errors import AnyprobeError, UsageError
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_BY_PIECES = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 SEVERAL = "several tasks at once"
 """The name of what tasks have called that ran beside others in one worker: it cannot be told whose it was."""
 
@@ -46,9 +49,14 @@ class Probes:
         """Return a function, or a method of an actor's class, that is probed where it runs; below ``@ray.remote``.
 
         The driver has what was counted when it has the result. A worker that cannot be probed runs it all the same.
+
+        Raises:
+            UsageError: it is a coroutine or a generator, which runs by pieces, after it was called.
         """
         specs, collector = self.specs, self._collector
         name = function.__qualname__.rpartition("<locals>.")[2]
+        if any(is_so(function) for is_so in _BY_PIECES):
+            raise UsageError(f"{name} is a coroutine or a generator: have it call a task that is a plain function")
 
         @functools.wraps(function)
         def probed(*arguments: P.args, **settings: P.kwargs) -> R:
@@ -117,6 +125,13 @@ class _Collector:
         return self._failures
 
 
+def _send(method: Any, *arguments: object) -> None:  # noqa: ANN401 - of the collector
+    """Tell the collector something; where it has ended, as with its driver, that is no failure of the task."""
+    ray = _ray()
+    with suppress(ray.exceptions.RayError):
+        ray.get(method.remote(*arguments))
+
+
 class _Worker:
     """The session in a worker, which all its tasks have together."""
 
@@ -134,12 +149,11 @@ class _Worker:
 
     def run(self, function: Callable[[], R], name: str, specs: tuple[str, ...], collector: Any) -> R:  # noqa: ANN401
         """Run a task, and tell what it has called."""
-        ray = _ray()
-        worker = f"{ray.get_runtime_context().get_node_id()}:{os.getpid()}"
+        worker = f"{_ray().get_runtime_context().get_node_id()}:{os.getpid()}"
         with self._lock:
             session = self._probed(worker, specs, collector)
             if not self._running:
-                self._before, self._begun = None if session is None else session.snapshot(), 0
+                self._before, self._begun = self._seen(session, worker, collector), 0
             self._running += 1
             self._begun += 1
         try:
@@ -148,12 +162,22 @@ class _Worker:
             with self._lock:
                 self._running -= 1
                 # of tasks that overlap, the last one to end tells what was called since the first one began
-                if session is not None and self._before is not None and not self._running:
+                before = None if self._running else self._before
+                after = None if before is None else self._seen(session, worker, collector)
+                if before is not None and after is not None:
                     from anyprobe.data.snapshots.called import called_between
 
-                    after = session.snapshot()
                     told = name if self._begun == 1 else SEVERAL
-                    ray.get(collector.add.remote(worker, told, called_between(self._before, after), after))
+                    _send(collector.add, worker, told, called_between(before, after), after)
+
+    def _seen(self, session: "SelfSession | None", worker: str, collector: Any) -> "Snapshot | None":  # noqa: ANN401
+        """Return what was counted by now; None, which is told, where that cannot be read any more."""
+        try:
+            return None if session is None else session.snapshot()
+        except AnyprobeError as error:
+            self._failed = True
+            _send(collector.fail, worker, str(error))
+            return None
 
     def _probed(self, worker: str, specs: tuple[str, ...], collector: Any) -> "SelfSession | None":  # noqa: ANN401
         """Return the session, in which these functions are timed; None where this worker cannot be probed."""
@@ -169,7 +193,7 @@ class _Worker:
                 self._specs.update(new)
         except AnyprobeError as error:
             self._failed = True
-            _ray().get(collector.fail.remote(worker, str(error)))
+            _send(collector.fail, worker, str(error))
             return None
         return self._session
 
