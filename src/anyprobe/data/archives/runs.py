@@ -338,7 +338,7 @@ def _together(snapshots: Sequence[Snapshot]) -> Snapshot:
     """Return the sum of snapshots; of each function all parts are added at once, as histograms are long."""
     functions: dict[Hashable, list[FunctionTiming]] = {}
     for timing in (timing for each in snapshots for timing in each.functions):
-        functions.setdefault(timing.identity, []).append(timing)
+        functions.setdefault((timing.spec, timing.module, timing.function, timing.keys), []).append(timing)
     rest = reduce(Snapshot.merge, [replace(each, functions=()) for each in snapshots])
     return replace(rest, functions=tuple(first.merged(*others) for first, *others in functions.values()))
 

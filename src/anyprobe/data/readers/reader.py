@@ -401,7 +401,7 @@ class BankReader:
             left=words.get(at.RECORD_LEFT // 8, 0),
             cost=_signed(words.get(at.RECORD_COST // 8, 0)),
             made=words.get(at.RECORD_MADE // 8, 0),
-            off=_signed(words.get(at.RECORD_OFF // 8, 0)),
+            off=_signed(words.get(at.RECORD_OFF // 8, 0)) if self._layout.on_processors else 0,
             inner_count=words.get(at.RECORD_INNER_COUNT // 8, 0),
             inner_cost=_signed(words.get(at.RECORD_INNER_COST // 8, 0)),
             buckets=buckets,

@@ -170,11 +170,6 @@ class FunctionTiming(Brief, histogram.Percentiles):
         return tuple(dataclasses.replace(each, hits=hits, nmissed=self.nmissed) for each in self.places[:1])
 
     @property
-    def identity(self) -> tuple[object, ...]:
-        """What is the same for calls of one function that are told apart by nothing, in all processes and runs."""
-        return self.spec, self.module, self.function, *self.keys
-
-    @property
     def shown_module(self) -> str:
         """The module's name as a spec may have it."""
         return shown_module(self.module)
@@ -435,7 +430,7 @@ class Snapshot(Tables):
             sites=added((*self.sites, *other.sites), lambda site: site.key, SiteResult.merged),
             functions=added(
                 (*self.functions, *other.functions),
-                lambda timing: timing.identity,
+                lambda timing: (timing.spec, timing.module, timing.function, timing.keys),
                 FunctionTiming.merged,
             ),
             refused=union(self.refused, other.refused),
