@@ -148,6 +148,7 @@ def test_a_function_is_made_anew_for_the_values_that_it_mostly_has(filtering):
 def test_values_that_decide_nothing_are_left_alone(filtering):
     said = command(filtering.pid, "a.out:twice")
     assert "none of these functions is mostly called with a value that decides something" in said
+    assert "what is measured stays as it is" in command(filtering.pid, "a.out:twice", "--measure", "a.out:twice")
 
 
 def test_other_values_go_on_in_the_original(filtering):

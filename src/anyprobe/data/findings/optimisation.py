@@ -20,7 +20,7 @@ class Specialised:
     values: Mapping[str, int]
     """The values by registers, without a sign."""
     share: float
-    """The part of its calls in which each of these is so; of several, the smallest part."""
+    """The part of its calls in which all of these are so, at least."""
     jumps: int
     """Conditional jumps that always go one way then."""
     results: int

@@ -7,7 +7,7 @@ Counted is which values the parameters have that are in registers; what these de
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from anyprobe.binary.flow.function import FunctionCode
@@ -51,12 +51,17 @@ class Specialiser(Optimiser):
         """Take what an optimiser takes, and what places handlers."""
         super().__init__(host, probes, measured, remove, **settings)
         self._handlers = handlers
+        self._special: dict[Moved, Specialised] = {}
+        """What the functions are made for that are to run elsewhere; some may have to stay."""
 
     def _steps(self) -> Iterator[float]:
         yield self._watch
         measured, hot = self._called()
         asked = None if self._measure is None else measured
-        hot = [each for each in hot if asked is None or each.address != asked.address][:_MOST_FUNCTIONS]
+        others = [each for each in hot if asked is None or each.address != asked.address]
+        if hot and not others:
+            return self._end("what is measured stays as it is, and no other of these functions was called")
+        hot = others[:_MOST_FUNCTIONS]
         if not hot:
             return self._end(f"of these functions, none was called in {self._watch:g} s")
         values = self._watched(hot)
@@ -64,13 +69,13 @@ class Specialiser(Optimiser):
         shares = self._shares(values)
         for module in {place.module for place in hot}:
             module.code.survey()
-        special, found = [], []
+        special = []
         for place in hot:
             moved, known = self._specialised(place, shares.get(place.address, {}))
             if moved is None or known is None:
                 continue
             special.append(moved)
-            found.append(known)
+            self._special[moved] = known
         if not special:
             return self._end("none of these functions is mostly called with a value that decides something in it")
         for each in special:
@@ -82,7 +87,10 @@ class Specialiser(Optimiser):
             name, places = self._calls_of(special)
             if not places:
                 return self._end("what calls these functions cannot be counted: name another function by --measure")
-        yield from self._compared(layout, name, places, specialised=tuple(found))
+        yield from self._compared(layout, name, places)
+
+    def _known(self, layout: Relayout) -> dict[str, object]:
+        return super()._known(layout) | {"specialised": tuple(self._special[each] for each in layout.moved)}
 
     def _watched(self, hot: "Sequence[Place]") -> Count:
         """Begin to count the values of parameters that can be compared with in one instruction."""
@@ -136,7 +144,7 @@ class Specialiser(Optimiser):
         if not values or not any(decided):
             return None, None
         moved = Moved(place.module, code, values=values)
-        share = min(shares[at][1] for at in values)
+        share = together(shares[at][1] for at in values)
         names = {GPRS[at].name: value for at, value in values.items()}
         return moved, Specialised(place.site.canonical, names, share, *decided)
 
@@ -156,6 +164,11 @@ class Specialiser(Optimiser):
                     for caller, at in sorted(blocks, key=lambda block: block[1])
                 ]
         return "", []
+
+
+def together(shares: Iterable[float]) -> float:
+    """Return which part of the calls has all of some values at least, by the part that has each of them."""
+    return max(0.0, 1.0 - sum(1.0 - each for each in shares))
 
 
 def _decided(module: Module, code: FunctionCode, values: Mapping[int, int]) -> tuple[int, int, int]:
