@@ -105,8 +105,8 @@ def _special(each: "Specialised") -> str:
     values = " and ".join(f"{name} = {value - (value >> 63 << 64):,}" for name, value in each.values.items())
     least = "at least " if len(each.values) > 1 else ""
     return (
-        f"  {printable(each.function)}: {values} in {least}{100 * each.share:.3g} % of its calls: {each.jumps} jumps go "
-        f"one way, {each.results} results are known, {each.dropped} blocks never run"
+        f"  {printable(each.function)}: {values} in {least}{100 * each.share:.3g} % of its calls: "
+        f"{each.jumps} jumps go one way, {each.results} results are known, {each.dropped} blocks never run"
     )
 
 
