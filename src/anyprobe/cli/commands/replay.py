@@ -64,4 +64,8 @@ def command(archive: str, **settings: Any) -> int:  # noqa: ANN401
     """  # noqa: D301 - click's mark for lines that stay as they are
     from anyprobe.cli.events import replaying
 
+    if settings["push"] and (settings["form"] or settings["as_json"] or settings["output"] or settings["split_mib"]):
+        raise click.UsageError(
+            "--push sends the calls, and writes nothing: without --format, --json, --output and --split-size"
+        )
     return replaying.replay(archive, replaying.Wanted(**settings))

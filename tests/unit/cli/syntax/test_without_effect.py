@@ -10,6 +10,8 @@ from anyprobe.cli import main
     [
         (["record", "tracepoint:sched:sched_switch", "--with", "arg0"], "--with keeps values with calls"),
         (["record", "usdt:*", "--with", "arg0", "--", "true"], "--with keeps values with calls"),
+        (["replay", "run.aprobe", "--push", "http://127.0.0.1:1/", "--format", "otlp"], "--push sends the calls"),
+        (["replay", "run.aprobe", "--push", "http://127.0.0.1:1/", "--json"], "--push sends the calls"),
         (["serve", "libc:malloc", "--exponential", "-p", "1"], "--exponential is about what --push sends"),
     ],
     ids=lambda value: " ".join(value)[:24],
