@@ -96,11 +96,16 @@ def _status(answers: Sequence[remote.Answer], *, interrupted: bool) -> int:
 
 def _keep(answers: Sequence[remote.Answer], path: str, *, quiet: bool) -> None:
     """Write the recording of each host to a file of its own; times in it are of the clock of that host."""
+    used = set[str]()
     for each in answers:
         if each.lost:
             output.warn(f"{each.host}: {each.lost}")
             continue
-        own = f"{path.removesuffix(helping.ARCHIVES)}.{_UNUSABLE.sub('_', each.host)}{helping.ARCHIVES}"
+        name = _UNUSABLE.sub("_", each.host)
+        while name in used:  # web:22 and web_22
+            name += "_"
+        used.add(name)
+        own = f"{path.removesuffix(helping.ARCHIVES)}.{name}{helping.ARCHIVES}"
         try:
             Path(own).write_bytes(each.archive)
         except OSError as error:

@@ -90,3 +90,9 @@ def test_without_asyncssh_it_is_said_how_to_get_it(capsys, monkeypatch):
 )
 def test_clocks_are_said_with_their_errors(offset, error, text):
     assert remote.Answer("a", offset_s=offset, error_s=error).clock == text
+
+
+def test_recordings_of_hosts_with_like_names_do_not_overwrite_each_other(tmp_path):
+    answers = [remote.Answer(name, name.encode(), 0) for name in ("web:22", "web_22", "[::1]", "web/22")]
+    hosts._keep(answers, str(tmp_path / "run.aprobe"), quiet=True)
+    assert sorted(each.read_bytes() for each in tmp_path.iterdir()) == sorted(each.archive for each in answers)
