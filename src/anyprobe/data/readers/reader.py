@@ -381,16 +381,19 @@ class BankReader:
         if not parts and not within:
             return _NOTHING
         words = parts[0] if parts else {}
+        not_min, most = words.get(at.RECORD_NOT_MIN // 8, 0), words.get(at.RECORD_MAX // 8, 0)
         for each in parts[1:]:
+            not_min = max(not_min, each.get(at.RECORD_NOT_MIN // 8, 0))
+            most = max(most, each.get(at.RECORD_MAX // 8, 0))
             words = {word: words.get(word, 0) + each.get(word, 0) for word in words.keys() | each.keys()}
         first = at.RECORD_BUCKETS // 8
-        buckets = tuple(sorted((word - first, calls) for word, calls in words.items() if word >= first))
-        count = sum(calls for _, calls in buckets)
+        buckets = tuple(sorted([(word - first, calls) for word, calls in words.items() if word >= first]))
+        count = sum([calls for _, calls in buckets])
         return RecordValues(
             count=count,
             sum=_signed(words.get(at.RECORD_SUM // 8, 0)),
-            min=_ALL_ONES - max(each.get(at.RECORD_NOT_MIN // 8, 0) for each in parts) if count else 0,
-            max=max((each.get(at.RECORD_MAX // 8, 0) for each in parts), default=0),
+            min=_ALL_ONES - not_min if count else 0,
+            max=most,
             tail=words.get(at.RECORD_TAIL // 8, 0),
             unmatched=words.get(at.RECORD_UNMATCHED // 8, 0),
             missed=words.get(at.RECORD_MISSED // 8, 0),
