@@ -42,6 +42,7 @@ def results(path: str | None, *, program_owns_output: bool) -> Iterator[TextIO]:
         raise click.FileError(path, error.strerror) from error
     with stream:
         yield stream
+        stream.end()  # after a mistake, what was in the file before is still there
 
 
 def console(stream: TextIO) -> "Console":

@@ -51,13 +51,24 @@ class Sink(io.FileIO):
     """
 
     def __init__(self, file: str | int, *, closefd: bool = True) -> None:
-        """Open a file for writing, or take a descriptor."""
-        super().__init__(file, "wb", closefd=closefd)
+        """Open a file for writing, or take a descriptor. What is in the file stays until something is written."""
+        if isinstance(file, str):
+            super().__init__(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666), "wb")
+        else:
+            super().__init__(file, "wb", closefd=closefd)
         self._may_wait = not stat.S_ISREG(os.fstat(self.fileno()).st_mode)
+        self._has_old = isinstance(file, str) and not self._may_wait
+
+    def empty(self) -> None:
+        """Take out what was in the file before, if nothing has been written to it."""
+        if self._has_old:
+            self._has_old = False
+            self.truncate(0)
 
     def write(self, data: Any, /) -> int:  # noqa: ANN401 - any buffer
         """Write some bytes, as any raw file does; raise ``OSError`` with ``ETIMEDOUT`` where the reader has stopped."""
         data = memoryview(data).cast("B")
+        self.empty()
         if not (self._may_wait and data.nbytes):
             return super().write(data) or 0
         data = data[:_ROOM]  # more might block
@@ -120,6 +131,15 @@ class Output(io.TextIOWrapper):
             super().close()
         except OSError as error:
             raise self._failure(error) from error
+
+    def end(self) -> None:
+        """Write what is buffered; where nothing was written at all, leave an empty file."""
+        if self.closed:
+            return
+        self.flush()
+        raw = getattr(self.buffer, "raw", None)
+        if isinstance(raw, Sink):
+            raw.empty()
 
     def _failure(self, error: OSError) -> OutputFailed:
         reason = "it is closed" if error.errno == errno.EBADF else error.strerror

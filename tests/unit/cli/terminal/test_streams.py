@@ -9,9 +9,10 @@ import sys
 import threading
 import time
 
+import click
 import pytest
 
-from anyprobe.cli.terminal import streams
+from anyprobe.cli.terminal import output, streams
 from anyprobe.core.errors import OutputFailed
 
 ANYPROBE = f"'{sys.executable}' -m anyprobe"
@@ -89,6 +90,20 @@ def test_a_file_that_is_full_is_told_by_its_name():
         streams.open_output("/dev/full") as stream,
     ):
         stream.write("x")
+
+
+def test_what_was_in_a_file_stays_until_something_is_written(tmp_path):
+    path = tmp_path / "results"
+    path.write_text("of an earlier run")
+    with pytest.raises(click.UsageError), output.results(str(path), program_owns_output=False):
+        raise click.UsageError("no such function")
+    assert path.read_text() == "of an earlier run"
+    with output.results(str(path), program_owns_output=False) as stream:
+        stream.write("shorter")
+    assert path.read_text() == "shorter"
+    with output.results(str(path), program_owns_output=False):
+        pass
+    assert path.read_text() == ""
 
 
 @pytest.mark.parametrize("command", ["count", "time", "trace", "hist", "script", "list", "explain", "doctor", "probes"])
