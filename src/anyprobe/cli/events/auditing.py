@@ -24,6 +24,7 @@ from anyprobe.cli.handlers.handlertext import PARAMETERS, HandlerText
 from anyprobe.cli.handlers.records import TIME, MonotonicTime, Row, rows
 from anyprobe.cli.programs.targets import KERNEL, dropped, in_the_kernel, on_process
 from anyprobe.cli.terminal import output
+from anyprobe.core.clocks import both_clocks
 from anyprobe.core.errors import UsageError
 from anyprobe.data.archives.chain import BEGIN, END, Chain
 
@@ -153,7 +154,8 @@ class Audit:
         from anyprobe.exporters.json_document import json_text
 
         self._chain = Chain(self.path, json_text)
-        self._ahead = time.time_ns() - time.monotonic_ns()
+        monotonic, now = both_clocks()
+        self._ahead = now - monotonic
         self._add(
             BEGIN,
             time.monotonic_ns(),

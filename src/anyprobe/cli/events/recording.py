@@ -13,6 +13,7 @@ from anyprobe.cli.measurement import keeping
 from anyprobe.cli.programs.targets import KERNEL, dropped, on_process, process_spec
 from anyprobe.cli.terminal import output
 from anyprobe.core.arrays import unique
+from anyprobe.core.clocks import both_clocks
 from anyprobe.data.archives.runs import Run, Writer
 from anyprobe.data.calls import recorded as calls
 from anyprobe.data.calls.recorded import END_BITS, Events
@@ -361,7 +362,7 @@ class Recorder:
         if again or not self._has_begun:
             self._has_begun = True
             labels = [] if self.values is None else [{"with": self.values.labels}]
-            found = [{"clock": [time.monotonic_ns(), time.time_ns()]}, *labels, *found]
+            found = [{"clock": list(both_clocks())}, *labels, *found]
         return found
 
     def report(self, snapshots: "Sequence[Snapshot]") -> None:

@@ -86,7 +86,7 @@ def place_kernel_locks(session: "KernelSession") -> None:
             kind = _RWSEMS
         if kind != _MUTEXES or since.get((task, lock), 0) == 0:
             since[task, lock] = ctx.now
-            kinds[task, lock] = kind
+            kinds[task, lock] = u64(kind)
 
 
 def told(result: AggregationResult, symbols: "Symbols") -> AggregationResult:

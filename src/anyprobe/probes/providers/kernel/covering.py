@@ -9,22 +9,17 @@ from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from anyprobe.binary.flow.blocks import run_sizes
-from anyprobe.binary.kernel.addresses import BIAS
 from anyprobe.core.errors import KernelRefused, UnsupportedTarget
 from anyprobe.core.refusal import Refusal
-from anyprobe.data.findings.coverage import Coverage, CoveredFunction, CoveredModule, Hits
 from anyprobe.probes.duties import locked
-from anyprobe.probes.providers.kernel.code import running
 from anyprobe.probes.providers.kernel.mechanisms import SPLICE
-from anyprobe.probes.providers.kernel.places.debug_file import build_id
-from anyprobe.probes.providers.kernel.places.instructions import offsets_of
 from anyprobe.probes.providers.kernel.places.sites import KernelNames
 from anyprobe.probes.providers.kernel.places.specs import KernelSpec, Provider, of_function, parsed
 from anyprobe.target.kernel import loaded_modules
 from anyprobe.target.kernel.symbols import KERNEL, KernelFunction
 
 if TYPE_CHECKING:
+    from anyprobe.data.findings.coverage import Coverage, CoveredModule, Hits
     from anyprobe.probes.providers.kernel.probe import KernelProbe
 
 _LINKED_AT: Final = 0xFFFFFFFF81000000
@@ -107,6 +102,11 @@ class Covering:
 
     def _blocks_of(self, function: KernelFunction) -> dict[int, int]:
         """Return the sizes of a function's blocks by their offsets, none where its code is not known."""
+        from anyprobe.binary.flow.blocks import run_sizes
+        from anyprobe.binary.kernel.addresses import BIAS
+        from anyprobe.probes.providers.kernel.code import running
+        from anyprobe.probes.providers.kernel.places.instructions import offsets_of
+
         symbols = self._names.symbols
         try:
             code = running(symbols).module(function.module).code.function_at(function.address - BIAS)
@@ -117,10 +117,12 @@ class Covering:
         offsets = offsets_of(symbols, of_function(function.module, function.name, "block"), function)
         return dict(zip(offsets, run_sizes(code, [code.start + each for each in offsets]), strict=True))
 
-    def coverage(self) -> Coverage | None:
+    def coverage(self) -> "Coverage | None":
         """Return what has run so far, None where that was not asked for."""
         if not self._covering:
             return None
+        from anyprobe.data.findings.coverage import Coverage
+
         hits: dict[tuple[int, int], int] = {}
         for probe in self._covering:
             for site in probe.results():
@@ -133,7 +135,10 @@ class Covering:
 
     def _module(
         self, name: str, functions: "Iterable[KernelFunction]", hits: "dict[tuple[int, int], int]"
-    ) -> CoveredModule:
+    ) -> "CoveredModule":
+        from anyprobe.data.findings.coverage import CoveredFunction, CoveredModule
+        from anyprobe.probes.providers.kernel.places.debug_file import build_id
+
         start = self._start_of(name)
         told = []
         for each in functions:
