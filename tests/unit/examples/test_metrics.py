@@ -11,7 +11,7 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from anyprobe.exporters.prometheus import Metrics
+from anyprobe.exporters.prometheus import Cost, Metrics
 from support.sample_snapshots import site, snapshot, timing
 
 FOLDER = Path(__file__).parents[3] / "examples/metrics"
@@ -23,7 +23,7 @@ def served():
     """Return the names of samples that there can be, each with its labels."""
     found = snapshot(functions=(timing(),), sites=(site(),), pause_us={"arm": 3.0})
     registry = CollectorRegistry()
-    registry.register(Metrics(lambda: found, 0, lambda: (1.0, 5.0)))
+    registry.register(Metrics(lambda: found, 0, lambda: Cost(1.0, 5.0)))
     families = text_string_to_metric_families(generate_latest(registry).decode())
     return {sample.name: set(sample.labels) for family in families for sample in family.samples}
 
