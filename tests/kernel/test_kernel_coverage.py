@@ -142,7 +142,7 @@ def test_the_command_and_its_document(tmp_path):
     worker = threading.Thread(target=lambda: [work() for _ in iter(stop.is_set, True)])
     worker.start()
     try:
-        command = ["cover", "--kernel", "vmlinux:pipe_*", "-p", str(os.getpid()), "--for", "1"]
+        command = ["cover", "--kernel", "vmlinux:pipe_[rw]*", "-p", str(os.getpid()), "--for", "1"]
         assert main([*command, "--fail-under", "99.9", "--json", "-o", str(file)]) == 1
     finally:
         stop.set()
@@ -152,7 +152,7 @@ def test_the_command_and_its_document(tmp_path):
     (module,) = document["modules"]
     assert module["module"] == "vmlinux"
     by_name = {each["function"]: each["start"] for each in module["symbols"]}
-    running = {each.name: each.address for each in symbols.running().matching("pipe_*", "vmlinux")}
+    running = {each.name: each.address for each in symbols.running().matching("pipe_[rw]*", "vmlinux")}
     assert len({running[name] - start for name, start in by_name.items()}) == 1
     assert module["counted"]
     assert module["blocks"]["covered"] > 20

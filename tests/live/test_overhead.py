@@ -54,7 +54,7 @@ BY_TURNS = """
 #include <signal.h>
 #include <unistd.h>
 static volatile sig_atomic_t quiet;
-static void change(int signal) { quiet = !quiet; }
+static void change(int signal) { quiet = !quiet; write(1, "q", 1); }
 __attribute__((noinline)) void called(volatile long *n) { *n += 1; }
 int main(void) {
     volatile long n = 0;
@@ -90,8 +90,10 @@ def test_what_was_too_dear_for_a_while_is_tried_again_and_counts_on(monkeypatch)
                 assert found.seconds(time.monotonic()) > 0.3 + 0.6
                 session.remove(probe)  # by the user, whose word counts
                 assert found.due(0.0, 1.0, time.monotonic() + budget.LONGEST) is None
-                session.enable(probe)
                 os.kill(target.pid, signal.SIGUSR1)
+                assert target.stdout.read(1) == b"q"
+                session.limit_overhead(1, again=True)  # of the time before
+                session.enable(probe)
                 removals, before = found.removals, hits(session.snapshot(), "called")
                 looked_until(lambda: probe.armed and hits(session.snapshot(), "called") > before)
                 for _ in range(10):

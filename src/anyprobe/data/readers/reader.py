@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from anyprobe.data.readers.compact import CompactBlock
 
 _TID_MASK = _LOW = 0xFFFFFFFF
+_LARGEST, _BUCKETS = (at.RECORD_NOT_MIN // 8, at.RECORD_MAX // 8), at.RECORD_BUCKETS // 8
 _ALL_ONES = (1 << 64) - 1
 _PAGE_WORDS = PAGE // 8
 Extents = Iterable[tuple[int, int]]
@@ -381,13 +382,10 @@ class BankReader:
         if not parts and not within:
             return _NOTHING
         words = parts[0] if parts else {}
-        not_min, most = words.get(at.RECORD_NOT_MIN // 8, 0), words.get(at.RECORD_MAX // 8, 0)
+        not_min, most = [max([each.get(word, 0) for each in parts], default=0) for word in _LARGEST]
         for each in parts[1:]:
-            not_min = max(not_min, each.get(at.RECORD_NOT_MIN // 8, 0))
-            most = max(most, each.get(at.RECORD_MAX // 8, 0))
             words = {word: words.get(word, 0) + each.get(word, 0) for word in words.keys() | each.keys()}
-        first = at.RECORD_BUCKETS // 8
-        buckets = tuple(sorted([(word - first, calls) for word, calls in words.items() if word >= first]))
+        buckets = tuple(sorted([(word - _BUCKETS, calls) for word, calls in words.items() if word >= _BUCKETS]))
         count = sum([calls for _, calls in buckets])
         return RecordValues(
             count=count,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from anyprobe.core.arrays import among
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.data.layouts import stacks
@@ -69,7 +70,7 @@ class PythonStacks:
         words = np.frombuffer(
             b"".join(self._session.process.mem.read(each + _FIRST, _LAST - _FIRST) for each in pointers), np.uint64
         ).reshape(len(pointers), -1)
-        is_state = np.isin(words, np.array(sorted(states), np.uint64))
+        is_state = among(words, np.array(sorted(states), np.uint64))
         fits = (is_state | (words == 0)).all(axis=0)
         found = np.flatnonzero(fits & (is_state.sum(axis=0) == max(is_state.sum(axis=0)[fits], default=0)))
         at = int(found[0]) if len(found) else None
