@@ -113,6 +113,7 @@ def test_functions_are_those_of_the_function_tracer(mechanism):
     assert any("not which of their blocks" in each for each in snapshot.warnings)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("loaded")
 def test_a_module_and_the_sum_of_two_loadings_of_it():
     """Which lies elsewhere each time: functions are told by where they are in its code."""
@@ -136,6 +137,7 @@ def test_a_module_and_the_sum_of_two_loadings_of_it():
     assert 0 in hits.values()
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("loaded")
 def test_the_command_and_its_document(tmp_path):
     file, stop = tmp_path / "document", threading.Event()
