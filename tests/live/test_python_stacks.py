@@ -148,9 +148,13 @@ def test_waits_have_them_too(program):
             program.stdin.write("go on\n")
         assert program.stdout.readline() == "done\n"
 
-    found = {tuple(functions_of(str(key[1]))): (key, cell) for key, cell in waits_of(program.pid, receives).items()}
+    found = {
+        tuple(functions_of(str(key[1]))): (key, cell)
+        for key, cell in waits_of(program.pid, receives).items()
+        if key[0] == Cause.SOCKET  # on a busy machine it waits for the interpreter as well
+    }
     key, cell = next(each for names, each in found.items() if names[:2] == ("receives", "in_thread"))
-    assert (key[0], key[3]) == (Cause.SOCKET, State.WHOLE)
+    assert key[3] == State.WHOLE
     assert 10 <= cell.count <= 20
 
 

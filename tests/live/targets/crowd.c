@@ -14,7 +14,7 @@ static long now(void) {
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return t.tv_sec * 1000000000L + t.tv_nsec;
 }
-CALL void work(void) { for (int n = 0; n < 1000000; n++) kept = kept * 3 + 1; }
+CALL void work(void) { for (int n = 0; n < 4000000; n++) kept = kept * 3 + 1; }
 CALL void waits(void) { usleep(1000); work(); }
 CALL void warms(void) { kept++; }
 static void *in_thread(void *unused) {
