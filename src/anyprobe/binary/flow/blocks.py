@@ -4,7 +4,7 @@ A block begins at the entry, where a jump, a table, a stored pointer or an excep
 call does not end a block: as a rule it comes back. Padding that nothing reaches is no block.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 
@@ -34,6 +34,11 @@ def block_starts(code_map: ModuleView, function: FunctionView) -> tuple[int, ...
     # assemblers keep branches apart by padding: what runs after it, and nothing else leads to, is a block as well
     entered.update([at for number in aligned if (at := _code_from(function, number, entered)) is not None])
     return tuple(sorted({entry, *function.sites_among(at for at in entered if at > entry)}))
+
+
+def block_at(blocks: Sequence[int], address: int) -> int:
+    """Return where the block begins in which an instruction is; what is before the first one is taken for that."""
+    return blocks[max(bisect_right(blocks, address) - 1, 0)]
 
 
 def run_starts(function: FunctionView, blocks: Collection[int]) -> tuple[int, ...]:

@@ -4,10 +4,11 @@ As call-chain clustering does it (Ottoni and Maher, 2017), with exact counts: fu
 put at the end of the cluster of what calls them most.
 """
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from anyprobe.binary.flow.blocks import block_at
 
 if TYPE_CHECKING:
     from anyprobe.binary.flow.function import FunctionCode
@@ -61,8 +62,7 @@ def _hottest(
         counts = blocks.get(caller)
         if counts is None or caller is moved.code:
             continue
-        block = caller.blocks[max(bisect_right(caller.blocks, want.address) - 1, 0)]
-        here = (-counts.get(block, 0), caller.start, want.address, caller)
+        here = (-counts.get(block_at(caller.blocks, want.address), 0), caller.start, want.address, caller)
         if found[3] is None or here[:3] < found[:3]:
             found = here
     return found

@@ -5,16 +5,16 @@ Counted is which values the parameters have that are in registers; what these de
 (``splice.codegen.moved.specialised``). Other calls go on in the original.
 """
 
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from anyprobe.binary.flow.blocks import block_at
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.data.aggregates.aggregations import Count
 from anyprobe.data.findings.optimisation import Specialised
 from anyprobe.handlers.types.annotations import ptr, u64
-from anyprobe.isa.registers import GPRS, NUMBERS
+from anyprobe.isa.registers import GPRS
 from anyprobe.probes.optimising.optimiser import Optimiser, entry_of
 from anyprobe.probes.optimising.relayout import Moved, Relayout
 from anyprobe.splice.codegen.patch import ActionKind
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from anyprobe.probes.host import ProbeHost
     from anyprobe.probes.probe import Place, Probe
 
-_PARAMETERS = tuple(NUMBERS[name] for name in ("rdi", "rsi", "rdx", "rcx", "r8", "r9"))
 _MOST_FUNCTIONS = 64
 """Functions whose parameters are looked at: those that are called most."""
 _CAPACITY = 1 << 16
@@ -69,13 +68,9 @@ class Specialiser(Optimiser):
         shares = self._shares(values)
         for module in {place.module for place in hot}:
             module.code.survey()
-        special = []
         for place in hot:
-            moved, known = self._specialised(place, shares.get(place.address, {}))
-            if moved is None or known is None:
-                continue
-            special.append(moved)
-            self._special[moved] = known
+            self._special |= _specialised(place, shares.get(place.address, {}))
+        special = list(self._special)
         if not special:
             return self._end("none of these functions is mostly called with a value that decides something in it")
         for each in special:
@@ -97,7 +92,7 @@ class Specialiser(Optimiser):
         values: Any = Count("values of parameters", by=("place", "register", "value"), capacity=_CAPACITY)
 
         def seen(ctx: Hit) -> None:
-            note(ctx.ip, _CALLS, 0)
+            note(ctx.ip, _CALLS, 0)  # and the registers that parameters are in, by their numbers
             note(ctx.ip, 7, ctx.regs.rdi)
             note(ctx.ip, 6, ctx.regs.rsi)
             note(ctx.ip, 2, ctx.regs.rdx)
@@ -128,34 +123,12 @@ class Specialiser(Optimiser):
                 found.setdefault(place, {})[register] = value, min(seen[value] / max(calls, 1), 1.0)
         return found
 
-    def _specialised(
-        self, place: "Place", shares: Mapping[int, tuple[int, float]]
-    ) -> tuple[Moved | None, Specialised | None]:
-        """Return a function as it is for its most frequent values, if these decide something."""
-        code = place.module.code.containing(place.want.address)
-        values = {at: value for at, (value, share) in shares.items() if share >= _MOSTLY and at in _PARAMETERS}
-        if code is None or not values:
-            return None, None
-        decided = _decided(place.module, code, values)
-        for at in sorted(values, key=lambda at: shares[at][1]):  # what decides nothing is not compared with
-            rest = {register: value for register, value in values.items() if register != at}
-            if _decided(place.module, code, rest) == decided:
-                values = rest
-        if not values or not any(decided):
-            return None, None
-        moved = Moved(place.module, code, values=values)
-        share = together(shares[at][1] for at in values)
-        names = {GPRS[at].name: value for at, value in values.items()}
-        return moved, Specialised(place.site.canonical, names, share, *decided)
-
     def _calls_of(self, special: Sequence[Moved]) -> tuple[str, list[tuple[Module, FunctionCode, Want]]]:
         """Return what counts the direct calls of one of some functions, without a probe in any of these."""
         moved = {each.code for each in special}
         for each in special:
             blocks = {
-                (caller, caller.blocks[max(bisect_right(caller.blocks, want.address) - 1, 0)])
-                for caller, want in each.calls
-                if caller not in moved
+                (caller, block_at(caller.blocks, want.address)) for caller, want in each.calls if caller not in moved
             }
             if blocks:
                 name = self._host.symbols.name(each.code.start + each.module.bias)
@@ -166,16 +139,38 @@ class Specialiser(Optimiser):
         return "", []
 
 
+def _specialised(place: "Place", shares: Mapping[int, tuple[int, float]]) -> dict[Moved, Specialised]:
+    """Return a function as it is for its most frequent values, and for which; nothing if these decide nothing."""
+    code = place.module.code.containing(place.want.address)
+    values = {at: value for at, (value, share) in shares.items() if share >= _MOSTLY}
+    if code is None:
+        return {}
+    decided = _decided(place.module, code, values)
+    for at in sorted(values, key=lambda at: shares[at][1]):  # what decides nothing is not compared with
+        rest = {register: value for register, value in values.items() if register != at}
+        if _decided(place.module, code, rest) == decided:
+            values = rest
+    if not values:
+        return {}
+    names = {GPRS[at].name: value for at, value in values.items()}
+    share = together(shares[at][1] for at in values)
+    return {Moved(place.module, code, values=values): Specialised(place.site.canonical, names, share, *decided)}
+
+
 def together(shares: Iterable[float]) -> float:
     """Return which part of the calls has all of some values at least, by the part that has each of them."""
     return max(0.0, 1.0 - sum(1.0 - each for each in shares))
 
 
 def _decided(module: Module, code: FunctionCode, values: Mapping[int, int]) -> tuple[int, int, int]:
-    """Return how many jumps some values decide, how many results they fix, and how many blocks never run then."""
-    if not values:
-        return 0, 0, 0
-    body = Moved(module, code, values=values).body
-    blocks = body.blocks(code.entry)
-    facts, anything = body.facts(blocks), Moved(module, code).body.facts(blocks)
-    return len(facts.taken), len(facts.fixed), len(anything.reached) - len(facts.reached)
+    """Return how many jumps some values decide, how many results they fix, and how many blocks never run then.
+
+    Less what is so whatever the values are: functions have constants of their own.
+    """
+    blocks = Moved(module, code).body.blocks(code.entry)
+    facts, anyway = (Moved(module, code, values=each).body.facts(blocks) for each in (values, {}))
+    return (
+        len(facts.taken.keys() - anyway.taken.keys()),
+        len(facts.fixed.keys() - anyway.fixed.keys()),
+        len(anyway.reached - facts.reached),
+    )
