@@ -64,11 +64,9 @@ class Plugin(WorkerPlugin):  # type: ignore[misc] # it has no types where it is 
         elif start == "executing" and self._before is not None:
             from dask.utils import key_split
 
-            from anyprobe.data.snapshots.called import called_between
+            from anyprobe.data.snapshots.called import add_calls, called_between
 
-            sums = self.tasks.setdefault(key_split(key), {})
-            for each in called_between(self._before, self._session.snapshot()):
-                sums[each.function] = sums[each.function].plus(each) if each.function in sums else each
+            add_calls(self.tasks.setdefault(key_split(key), {}), called_between(self._before, self._session.snapshot()))
             self._before = None
 
     def snapshot(self) -> "Snapshot":
@@ -105,13 +103,13 @@ def by_task(client: Any) -> "dict[str, list[Called]]":  # noqa: ANN401
     Args:
         client: of the cluster; its plug-in was made with ``by_task=True``.
     """
+    from anyprobe.data.snapshots.called import add_calls, most_time_first
+
     sums: dict[str, dict[str, Called]] = {}
     for tasks in client.run(_tasks).values():
         for name, calls in tasks.items():
-            own = sums.setdefault(name, {})
-            for each in calls.values():
-                own[each.function] = own[each.function].plus(each) if each.function in own else each
-    return {name: sorted(own.values(), key=lambda each: (-each.ns, each.function)) for name, own in sums.items()}
+            add_calls(sums.setdefault(name, {}), calls.values())
+    return {name: most_time_first(own.values()) for name, own in sums.items()}
 
 
 def _snapshot(dask_worker: Any) -> "Snapshot":  # noqa: ANN401

@@ -84,8 +84,10 @@ class Probes:
 
     def by_task(self) -> "dict[str, list[Called]]":
         """Return what tasks have called in all workers, by the names of their functions, those with most time first."""
+        from anyprobe.data.snapshots.called import most_time_first
+
         sums: dict[str, dict[str, Called]] = _ray().get(self._collector.tasks.remote())
-        return {name: sorted(own.values(), key=lambda each: (-each.ns, each.function)) for name, own in sums.items()}
+        return {name: most_time_first(own.values()) for name, own in sums.items()}
 
     def failures(self) -> dict[str, str]:
         """Return why workers are not probed, by their node's id and pid: what runs there is in no sum."""
@@ -104,9 +106,9 @@ class _Collector:
     def add(self, worker: str, name: str, calls: "list[Called]", snapshot: "Snapshot") -> None:
         """Take what a task has called, and all that was counted in its worker."""
         self._snapshots[worker] = snapshot
-        own = self._tasks.setdefault(name, {})
-        for each in calls:
-            own[each.function] = own[each.function].plus(each) if each.function in own else each
+        from anyprobe.data.snapshots.called import add_calls
+
+        add_calls(self._tasks.setdefault(name, {}), calls)
 
     def fail(self, worker: str, why: str) -> None:
         """Take note that a worker is not probed."""

@@ -81,7 +81,7 @@ def test_what_was_too_dear_for_a_while_is_tried_again_and_counts_on(monkeypatch)
                     deadline = time.monotonic() + PATIENCE
                     while not is_so() and time.monotonic() < deadline:
                         session.limit_overhead(1, again=True)
-                        time.sleep(0.05)
+                        time.sleep(0.05)  # in which the program makes the calls whose cost is looked at
                     assert is_so()
 
                 found = session.host.arming.budget
@@ -98,7 +98,7 @@ def test_what_was_too_dear_for_a_while_is_tried_again_and_counts_on(monkeypatch)
                 looked_until(lambda: probe.armed and hits(session.snapshot(), "called") > before)
                 for _ in range(10):
                     session.limit_overhead(1, again=True)
-                    time.sleep(0.05)
+                    time.sleep(0.05)  # between looks, as above
                 assert (probe.armed, found.removals, dict(found.out)) == (True, removals, {})
                 assert any("a.out:called is tried again" in each for each in session.warnings)
         finally:

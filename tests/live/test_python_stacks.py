@@ -144,7 +144,7 @@ def test_waits_have_them_too(program):
     def receives():
         program.stdin.write("receives\n")
         for _ in range(20):
-            time.sleep(0.005)
+            time.sleep(0.005)  # for which it waits
             program.stdin.write("go on\n")
         assert program.stdout.readline() == "done\n"
 

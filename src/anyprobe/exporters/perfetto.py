@@ -5,7 +5,6 @@ Numbers that differ from event to event are written in a fixed number of bytes, 
 line of events at once. A call without a return ends where that was seen, and says so; what is open at the end has none.
 """
 
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -15,7 +14,7 @@ from anyprobe.data.calls.recorded import END_BITS, ENTRY, GAP, Events
 from anyprobe.data.calls.recording import Recording
 from anyprobe.data.calls.timeline import FAR, LOST, Calls, values_of
 from anyprobe.data.calls.values import Instant
-from anyprobe.exporters.pprof import number, part, varint
+from anyprobe.exporters.pprof import double, number, part
 
 if TYPE_CHECKING:
     import numpy as np
@@ -259,7 +258,7 @@ def _annotation(label: str, value: Any) -> bytes:  # noqa: ANN401 - a number or 
         case int():
             kept = number(3 if value >> 63 else 4, value)
         case float():
-            kept = varint(5 << 3 | 1) + struct.pack("<d", value)
+            kept = double(5, value)
         case _:
             kept = part(6, printable(str(value)).encode())
     return part(_ANNOTATION, part(10, printable(label).encode()) + kept)

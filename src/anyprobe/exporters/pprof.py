@@ -5,6 +5,7 @@ fields. A sample is a stack, with how many calls or samples there were, and its 
 """
 
 import gzip
+import struct
 from collections.abc import Iterable
 from typing import TextIO
 
@@ -80,6 +81,11 @@ def varint(value: int) -> bytes:
 def number(field: int, value: int) -> bytes:
     """Return a field with a number."""
     return varint(field << 3) + varint(value)
+
+
+def double(field: int, value: float) -> bytes:
+    """Return a field with a floating point number."""
+    return varint(field << 3 | 1) + struct.pack("<d", value)
 
 
 def part(field: int, content: bytes) -> bytes:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 OF, SF, ZF, CF, PF = 1, 2, 4, 16, 32
 """As in ``iced_x86.RflagsBits``; the auxiliary flag is never known."""
+_TESTED = {0: OF, 1: CF, 2: ZF, 4: SF, 5: PF}
+"""The flags that conditions are which test a single one, by half of their numbers: the odd ones are the opposites."""
+_BELOW_OR_EQUAL, _LESS = 3, 6
 _FULL = (1 << 64) - 1
 _HIGH_BYTES = frozenset({Register.AH, Register.CH, Register.DH, Register.BH})
 _RAX, _RDX = 0, 2
@@ -72,24 +75,14 @@ def evaluate(insn: Insn, before: Known) -> Known:
 
 def holds(condition: int, flags: Flags) -> bool | None:
     """Return whether a condition, by its number in opcodes, holds; ``None`` if that is not known."""
-    result: bool | None
-    match condition >> 1:
-        case 0:
-            result = flags.bit(OF)
-        case 1:
-            result = flags.bit(CF)
-        case 2:
-            result = flags.bit(ZF)
-        case 3:
-            result = _either(flags.bit(CF), flags.bit(ZF))
-        case 4:
-            result = flags.bit(SF)
-        case 5:
-            result = flags.bit(PF)
-        case 6:
-            result = _differ(flags.bit(SF), flags.bit(OF))
-        case _:
-            result = _either(flags.bit(ZF), _differ(flags.bit(SF), flags.bit(OF)))
+    pair = condition >> 1
+    if pair in _TESTED:
+        result = flags.bit(_TESTED[pair])
+    elif pair == _BELOW_OR_EQUAL:
+        result = _either(flags.bit(CF), flags.bit(ZF))
+    else:
+        result = _differ(flags.bit(SF), flags.bit(OF))
+        result = result if pair == _LESS else _either(flags.bit(ZF), result)
     return None if result is None else result != bool(condition & 1)
 
 

@@ -11,7 +11,7 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from anyprobe.exporters.prometheus import Cost, Metrics
+from anyprobe.exporters.monitoring.prometheus import Cost, Metrics
 from support.sample_snapshots import site, snapshot, timing
 
 FOLDER = Path(__file__).parents[3] / "examples/metrics"

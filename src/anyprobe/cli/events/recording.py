@@ -122,9 +122,8 @@ class Recorder:
         from anyprobe.handlers.x86.recorder import recorders
 
         self._threads.know(process.pid)
-        if (
-            self.values is not None
-        ):  # first: from the first event on there are values, and each is written before its event
+        # first: from the first event on there are values, and each is written before its event
+        if self.values is not None:
             self.values.arm(process, wanted, self.ring_bytes)
         process.handling.place_call(wanted, *recorders(self.ring_bytes), retval=u64)
         self._see_functions(process)

@@ -160,7 +160,7 @@ def _spans(recording: Recording, calls: Calls) -> Iterator[tuple[bytes, int]]:
     from importlib.metadata import version
 
     try:
-        from anyprobe.exporters.spans import requests
+        from anyprobe.exporters.monitoring.spans import requests
     except ImportError:
         raise UsageError("spans need opentelemetry-proto: pip install 'anyprobe[otlp]'") from None
     return requests(recording, calls, version("anyprobe"))

@@ -45,7 +45,7 @@ class Pusher:
     ) -> None:
         """Be ready to send what ``collect`` returns; ``exponential``: whether histograms are exponential ones."""
         try:
-            from anyprobe.exporters.otlp import request_of
+            from anyprobe.exporters.monitoring.otlp import request_of
         except ImportError:
             raise UsageError("--push needs opentelemetry-proto: pip install 'anyprobe[otlp]'") from None
         self._request_of = partial(request_of, exponential=exponential)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from anyprobe.cli.measurement.plan import Meanwhile
     from anyprobe.cli.network.pushing import Pusher
     from anyprobe.data.snapshots.snapshot import Snapshot
-    from anyprobe.exporters.prometheus import Cost
+    from anyprobe.exporters.monitoring.prometheus import Cost
     from anyprobe.probes.parts.arming import Arming
 
 PATIENCE = 30.0
@@ -31,7 +31,7 @@ def _answered(
     text: "WSGIApplication", registry: "CollectorRegistry", environment: "WSGIEnvironment", start: "StartResponse"
 ) -> "Iterable[bytes]":
     """Answer a scrape: in the binary format if it asks for that, else as ``text`` does."""
-    from anyprobe.exporters.metricproto import CONTENT_TYPE, exposed, is_wanted
+    from anyprobe.exporters.monitoring.metricproto import CONTENT_TYPE, exposed, is_wanted
 
     if not is_wanted(environment.get("HTTP_ACCEPT", "")):
         return text(environment, start)
@@ -42,7 +42,7 @@ def _answered(
 
 def _cost_of(all_arming: "Sequence[Arming]", limit: float) -> "Cost":
     """Return what the probes of the dearest program cost, and what was taken out in all."""
-    from anyprobe.exporters.prometheus import Cost
+    from anyprobe.exporters.monitoring.prometheus import Cost
 
     now, budgets = time.monotonic(), [each.budget for each in all_arming]
     return Cost(
@@ -83,7 +83,7 @@ class Server:
         try:
             from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
 
-            from anyprobe.exporters.prometheus import Cost, Metrics
+            from anyprobe.exporters.monitoring.prometheus import Cost, Metrics
         except ImportError:
             raise UsageError("serve needs prometheus-client: pip install 'anyprobe[serve]'") from None
         self._seen = seen

@@ -1,5 +1,6 @@
 """What was called between two snapshots, in few numbers: for reports of tests and of tasks."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from anyprobe.core.printable import printable
@@ -35,4 +36,15 @@ def called_between(before: Snapshot, after: Snapshot) -> list[Called]:
         )
         for each in since(after, before, "").functions
     ]
-    return sorted((each for each in found if each.calls), key=lambda each: (-each.ns, each.function))
+    return most_time_first(each for each in found if each.calls)
+
+
+def add_calls(sums: dict[str, Called], calls: Iterable[Called]) -> None:
+    """Add calls to sums by function."""
+    for each in calls:
+        sums[each.function] = sums[each.function].plus(each) if each.function in sums else each
+
+
+def most_time_first(calls: Iterable[Called]) -> list[Called]:
+    """Return calls in the order in which they are told."""
+    return sorted(calls, key=lambda each: (-each.ns, each.function))

@@ -13,8 +13,8 @@ from anyprobe.splice.regions.stores import Store
 if TYPE_CHECKING:
     from anyprobe.core.code import NativeCode
     from anyprobe.data.layouts.stacks import StackView
-    from anyprobe.probes.handlers.python_stacks import PythonStacks
     from anyprobe.probes.host import ProbeHost
+    from anyprobe.probes.stacks.python_stacks import PythonStacks
 
 _PAUSE = 0.25
 """Seconds between two looks at what is loaded."""
@@ -49,7 +49,7 @@ class StackTables:
         """Return where they are for a handler, that may ask for Python's functions, too."""
         address = self.address
         if self._python is None and any(each.kind is InputKind.UNWINDING and each.name for each in code.inputs):
-            from anyprobe.probes.handlers.python_stacks import PythonStacks
+            from anyprobe.probes.stacks.python_stacks import PythonStacks
 
             self._python = PythonStacks(self._session, self.tell_python)
             self._session.symbols.named_places = self._python.places

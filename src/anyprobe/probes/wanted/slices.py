@@ -61,7 +61,7 @@ class Slices:
 
     def next_later(self) -> Later | None:
         """Return what is to be placed next of what was kept for later; None where there is nothing, or no time."""
-        if not self._later or sum(self._host.engine.seconds.values()) >= self._seconds:
+        if not self._later or self._is_over:
             return None
         desired, sites = self._later.pop(0)
         if len(sites) > self._size:
@@ -80,8 +80,7 @@ class Slices:
     def left_out(self) -> tuple[list[Later], str]:
         """Return what is never placed any more, and why."""
         rest, self._later = self._later, []
-        late = sum(self._host.engine.seconds.values()) >= self._seconds
-        return rest, self._no_time if late else "the end came before it was placed"
+        return rest, self._no_time if self._is_over else "the end came before it was placed"
 
     def hot_first(self, sites: Sequence[ResolvedSite]) -> Sequence[ResolvedSite]:
         """Return sites in which the program is found to be before the others, if it runs and may be sampled."""
@@ -114,6 +113,11 @@ class Slices:
         return Refusal(Reason.LEFT_OUT, site.function.start, self._no_time)
 
     @property
+    def _is_over(self) -> bool:
+        """Whether what there was time for has been placed."""
+        return sum(self._host.engine.seconds.values()) >= self._seconds
+
+    @property
     def _no_time(self) -> str:
         return f"there was no time for it in {self._seconds:g} s of placing"
 
@@ -132,7 +136,7 @@ class Slices:
             functions.setdefault(place.state.root, []).append(place)
         waiting = list(functions.values())
         told: list[str] = []
-        done, size, why = 0, _FIRST, self._no_time
+        done, size, why = 0, self._size, self._no_time  # a slice of what was kept for later is one here, too
         while done < len(waiting):
             begin = time.monotonic()
             try:
@@ -145,7 +149,7 @@ class Slices:
             self._has_placed = True
             done += size
             size = max(_FIRST, round(size * _SLICE / (time.monotonic() - begin + 1e-9)))
-            if sum(self._host.engine.seconds.values()) >= self._seconds:
+            if self._is_over:
                 break
         for edit in edits_for([place for function in waiting[done:] for place in function]):
             give_up(edit, Refusal(Reason.LEFT_OUT, edit.state.code.start + edit.module.bias, why))

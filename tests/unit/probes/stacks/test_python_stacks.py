@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anyprobe.data.layouts import stacks
-from anyprobe.probes.handlers.python_stacks import UNKNOWN, PythonStacks
 from anyprobe.probes.stacks.interpreter import Function
+from anyprobe.probes.stacks.python_stacks import UNKNOWN, PythonStacks
 
 LOOP = range(0x1000, 0x2000)
 OUTSIDE, INSIDE = 0x500, 0x1800

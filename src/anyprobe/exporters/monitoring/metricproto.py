@@ -4,13 +4,12 @@ The messages are those of io/prometheus/client/metrics.proto in https://github.c
 its length. A server that asks for them says so in ``Accept``; others get the text.
 """
 
-import struct
 from collections.abc import Iterable, Mapping
 
 from prometheus_client.core import Metric
 
-from anyprobe.exporters.native import SCHEMA, Exponential, Histograms
-from anyprobe.exporters.pprof import number, part, varint
+from anyprobe.exporters.monitoring.native import SCHEMA, Exponential, Histograms
+from anyprobe.exporters.pprof import double, number, part, varint
 
 CONTENT_TYPE = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
 _COUNTER, _GAUGE, _HISTOGRAM = 0, 1, 4
@@ -44,10 +43,10 @@ def _family(family: Metric) -> bytes:
             name = family.name
         case "counter":
             kind, name = _COUNTER, f"{family.name}_total"
-            metrics = [_labels(each.labels) + part(3, _double(1, each.value)) for each in family.samples]
+            metrics = [_labels(each.labels) + part(3, double(1, each.value)) for each in family.samples]
         case _:
             kind, name = _GAUGE, family.name
-            metrics = [_labels(each.labels) + part(2, _double(1, each.value)) for each in family.samples]
+            metrics = [_labels(each.labels) + part(2, double(1, each.value)) for each in family.samples]
     head = part(1, name.encode()) + part(2, family.documentation.encode()) + number(3, kind)
     return head + b"".join(part(4, each) for each in metrics)
 
@@ -68,11 +67,11 @@ def _histograms(family: Metric, exponential: Histograms) -> list[bytes]:
         name = each.labels["function"], each.labels["module"]
         labels[name] = _labels(each.labels)
         if each.name.endswith("_sum"):
-            sums[name] = _double(2, each.value)
+            sums[name] = double(2, each.value)
         elif each.name.endswith("_count"):
             counts[name] = int(each.value)
         elif each.labels["le"] != "+Inf":
-            bound = number(1, int(each.value)) + _double(2, float(each.labels["le"]))
+            bound = number(1, int(each.value)) + double(2, float(each.labels["le"]))
             bounds[name] = bounds.get(name, b"") + part(3, bound)
     found = []
     for name, about in labels.items():
@@ -94,12 +93,8 @@ def _native(found: Exponential) -> bytes:
             before = each
     if not spans:
         spans = part(12, number(1, 0) + number(2, 0))  # by which it is told to be a native one
-    return number(5, _zigzag(SCHEMA)) + _double(6, _ZERO) + number(7, found.zero) + spans + deltas
+    return number(5, _zigzag(SCHEMA)) + double(6, _ZERO) + number(7, found.zero) + spans + deltas
 
 
 def _zigzag(value: int) -> int:
     return value << 1 if value >= 0 else (-value << 1) - 1
-
-
-def _double(field: int, value: float) -> bytes:
-    return varint(field << 3 | 1) + struct.pack("<d", value)

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from anyprobe.exporters.prometheus import BOUNDS, Metrics
+from anyprobe.exporters.monitoring.prometheus import BOUNDS, Metrics
 from support.sample_snapshots import site, snapshot, timing
 
 

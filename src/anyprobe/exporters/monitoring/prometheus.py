@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from anyprobe.core.printable import printable
 from anyprobe.data.layouts.histogram import Bucket
 from anyprobe.data.snapshots.snapshot import FunctionTiming, SiteResult, Snapshot
-from anyprobe.exporters.native import Exponential
+from anyprobe.exporters.monitoring.native import Exponential
 
 BOUNDS = (*(factor * 10**power for power in range(2, 10) for factor in (1, 2.5, 5)), 1e10)
 """The upper bounds of buckets in nanoseconds, from 100 ns to 10 s."""

@@ -8,10 +8,10 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from anyprobe.exporters.metricproto import exposed, is_wanted
-from anyprobe.exporters.native import Exponential, number_of
-from anyprobe.exporters.otlp import request_of
-from anyprobe.exporters.prometheus import Metrics
+from anyprobe.exporters.monitoring.metricproto import exposed, is_wanted
+from anyprobe.exporters.monitoring.native import Exponential, number_of
+from anyprobe.exporters.monitoring.otlp import request_of
+from anyprobe.exporters.monitoring.prometheus import Metrics
 from support.client_model import families, native_buckets
 from support.sample_snapshots import site, snapshot, timing
 

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.metrics.v1 import metrics_pb2
 from prometheus_client.core import Metric
 
-from anyprobe.exporters.native import SCHEMA
-from anyprobe.exporters.prometheus import LABELS, Durations
+from anyprobe.exporters.monitoring.attributes import attributes
+from anyprobe.exporters.monitoring.native import SCHEMA
+from anyprobe.exporters.monitoring.prometheus import LABELS, Durations
 
 CUMULATIVE = metrics_pb2.AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
 Labels = tuple[tuple[str, str], ...]
@@ -30,7 +30,7 @@ def request_of(
     """
     request = ExportMetricsServiceRequest()
     whole = request.resource_metrics.add()
-    whole.resource.attributes.extend(_attributes(resource.items()))
+    whole.resource.attributes.extend(attributes(resource.items()))
     scope = whole.scope_metrics.add()
     scope.scope.name, scope.scope.version = "anyprobe", version
     for family in families:
@@ -48,12 +48,12 @@ def request_of(
         elif family.type == "counter":
             metric.sum.aggregation_temporality, metric.sum.is_monotonic = CUMULATIVE, True
             for each in family.samples:
-                attributes = _attributes(each.labels.items())
-                metric.sum.data_points.add(attributes=attributes, as_double=each.value, **times)
+                labels = attributes(each.labels.items())
+                metric.sum.data_points.add(attributes=labels, as_double=each.value, **times)
         else:
             for each in family.samples:
-                attributes = _attributes(each.labels.items())
-                metric.gauge.data_points.add(attributes=attributes, as_double=each.value, time_unix_nano=now_ns)
+                labels = attributes(each.labels.items())
+                metric.gauge.data_points.add(attributes=labels, as_double=each.value, time_unix_nano=now_ns)
     return bytes(request.SerializeToString())
 
 
@@ -64,7 +64,7 @@ def _add_histograms(into: metrics_pb2.Histogram, family: Metric, times: Mapping[
     for sample in family.samples:
         key = tuple((name, value) for name, value in sample.labels.items() if name != "le")
         if key not in points:
-            points[key] = into.data_points.add(attributes=_attributes(key), **times)
+            points[key] = into.data_points.add(attributes=attributes(key), **times)
         point = points[key]
         if sample.name.endswith("_sum"):
             point.sum = sample.value
@@ -81,13 +81,9 @@ def _add_exponentials(into: metrics_pb2.ExponentialHistogram, family: Durations,
     """Add a point for each function; between its first and its last bucket all are written."""
     sums = {tuple(each.labels.values()): each.value for each in family.samples if each.name.endswith("_sum")}
     for name, found in family.exponential.items():
-        point = into.data_points.add(attributes=_attributes(zip(LABELS, name, strict=True)), **times)
+        point = into.data_points.add(attributes=attributes(zip(LABELS, name, strict=True)), **times)
         point.scale, point.count, point.zero_count, point.sum = SCHEMA, found.count, found.zero, sums[name]
         if found.counts:
             first, last = min(found.counts), max(found.counts)
             point.positive.offset = first - 1  # here a bucket has the number of its lower bound
             point.positive.bucket_counts.extend(found.counts[each] for each in range(first, last + 1))
-
-
-def _attributes(pairs: Iterable[tuple[str, str]]) -> list[KeyValue]:
-    return [KeyValue(key=name, value=AnyValue(string_value=value)) for name, value in pairs]

@@ -2,8 +2,8 @@
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
-from anyprobe.exporters.otlp import CUMULATIVE, request_of
-from anyprobe.exporters.prometheus import BOUNDS, Cost, Metrics
+from anyprobe.exporters.monitoring.otlp import CUMULATIVE, request_of
+from anyprobe.exporters.monitoring.prometheus import BOUNDS, Cost, Metrics
 from support.sample_snapshots import site, snapshot, timing
 
 BUCKETS = (50.0, 52.0, 3), (240.0, 250.0, 4), (6e9, 6.1e9, 2), (3e10, 1e300, 1)

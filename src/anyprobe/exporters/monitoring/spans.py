@@ -6,12 +6,11 @@ same trace. An outermost call without one is a trace of its own.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
 
 from anyprobe.core.errors import UsageError
@@ -19,6 +18,7 @@ from anyprobe.core.printable import printable
 from anyprobe.data.calls.matching import UNKNOWN
 from anyprobe.data.calls.recording import Recording
 from anyprobe.data.calls.timeline import Calls, values_of
+from anyprobe.exporters.monitoring.attributes import attributes
 
 TRACE = ("trace_id", "traceparent")
 """Labels of values that say which trace a call belongs to."""
@@ -28,7 +28,6 @@ _NONE = re.compile(r"[0-]*")
 SPANS = 1000
 """In one request."""
 _INTERNAL = Span.SpanKind.SPAN_KIND_INTERNAL
-_HIGHEST = (1 << 63) - 1
 
 
 class _Open(NamedTuple):
@@ -64,7 +63,7 @@ def requests(recording: Recording, calls: Calls, version: str) -> Iterator[tuple
 
 def _resource(whole: ResourceSpans, recording: Recording, pid: int, version: str) -> ResourceSpans:
     name = next((each.name for each in recording.threads if each.pid == pid), "")
-    whole.resource.attributes.extend(_attributes({"service.name": printable(name), "process.pid": pid}))
+    whole.resource.attributes.extend(attributes({"service.name": printable(name), "process.pid": pid}.items()))
     scope = whole.scope_spans.add().scope
     scope.name, scope.version = "anyprobe", version
     return whole
@@ -107,7 +106,7 @@ def _spans(recording: Recording, calls: Calls, ahead: int) -> Iterator[tuple[int
         span = Span(
             trace_id=trace, span_id=own, parent_span_id=parent, name=about["code.function.name"], kind=_INTERNAL,
             start_time_unix_nano=began + ahead, end_time_unix_nano=until + ahead,
-            attributes=_attributes(about | {printable(label): each for label, each in given.items()}),
+            attributes=attributes((about | {printable(label): each for label, each in given.items()}).items()),
         )  # fmt: skip
         yield pid, span
 
@@ -122,19 +121,3 @@ def trace_of(values: Mapping[str, Any]) -> tuple[bytes, bytes] | None:
         if _ID.fullmatch(text) and not _NONE.fullmatch(text):
             return bytes.fromhex(text), b""
     return None
-
-
-def _attributes(values: Mapping[str, Any]) -> Sequence[KeyValue]:
-    return [KeyValue(key=label, value=_value(each)) for label, each in values.items() if each is not None]
-
-
-def _value(value: Any) -> AnyValue:  # noqa: ANN401 - a number or a text
-    match value:
-        case bool():
-            return AnyValue(bool_value=value)
-        case int() if -_HIGHEST - 1 <= value <= _HIGHEST:
-            return AnyValue(int_value=value)
-        case float():
-            return AnyValue(double_value=value)
-        case _:
-            return AnyValue(string_value=printable(str(value)))
