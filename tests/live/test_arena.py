@@ -12,8 +12,8 @@ from anyprobe.core.address import PAGE
 from anyprobe.core.errors import AnyprobeError, InternalError, RemoteCallFailed, TargetError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason
+from anyprobe.journal.records import MappingUse, Owner
 from anyprobe.splice.apply.recovery.recovery import remove
-from anyprobe.splice.journal.records import MappingUse, Owner
 from anyprobe.splice.memory.arena import Piece
 from anyprobe.splice.memory.memfd import map_arena
 from anyprobe.splice.memory.space import AddressSpace

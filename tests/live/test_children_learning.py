@@ -10,7 +10,7 @@ import pytest
 
 import anyprobe
 from anyprobe.data.layouts.layout import CALLER_SINCE
-from anyprobe.splice.journal.memfds import MEMFD_PATH, is_ours
+from anyprobe.journal.memfds import MEMFD_PATH, is_ours
 from anyprobe.target.process.exclusion import exclusive
 from anyprobe.target.process.process import Process
 from anyprobe.target.system.procfs import read_mappings

@@ -13,7 +13,7 @@ import pytest
 import anyprobe
 from anyprobe import Count, Hist, i32, ptr, u64
 from anyprobe.data.archives import archive
-from anyprobe.splice.journal.memfds import MEMFD_PATH
+from anyprobe.journal.memfds import MEMFD_PATH
 from anyprobe.target.system import procfs
 from support.driver import wait_until, waits_for_input
 from support.forking import fork, ready, told

@@ -5,9 +5,9 @@ import subprocess
 
 import pytest
 
+from anyprobe.journal.installed import processes_with_splices
 from anyprobe.probes.following.followed import Followed
 from anyprobe.probes.handlers import load_gate
-from anyprobe.splice.journal.installed import processes_with_splices
 from support.results import hits
 
 pytestmark = pytest.mark.live

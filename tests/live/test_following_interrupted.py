@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from anyprobe.core.errors import Interrupted
+from anyprobe.journal.installed import processes_with_splices
 from anyprobe.probes.following.followed import Followed
-from anyprobe.splice.journal.installed import processes_with_splices
 from support.driver import wait_until
 from support.results import hits
 

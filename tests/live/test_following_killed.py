@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from anyprobe.splice.journal.memfds import MEMFD_PATH
+from anyprobe.journal.memfds import MEMFD_PATH
 from support.asked_controller import Controller
 from support.driver import PATIENCE, build
 

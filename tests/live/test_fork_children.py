@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from anyprobe import UsageError, attach, run
+from anyprobe.journal.memfds import MEMFD_PATH
 from anyprobe.probes.following import fork_gate
 from anyprobe.probes.following.waiting_tasks import task_that_waits
-from anyprobe.splice.journal.memfds import MEMFD_PATH
 from support.driver import build, wait_until
 from support.results import hits
 

@@ -10,8 +10,8 @@ import sys
 import pytest
 
 import anyprobe
+from anyprobe.journal.memfds import is_ours
 from anyprobe.probes.outside import leftover
-from anyprobe.splice.journal.memfds import is_ours
 from anyprobe.target.system.procfs import read_mappings
 from live.test_controller_killed import Controller
 from support.driver import TARGETS, build, started, wait_until

@@ -13,6 +13,7 @@ ROWS = (
     ("kprobes",),
     ("exporters", "probes", "reports", "usdt"),
     ("handlers", "splice"),
+    ("journal",),
     ("binary", "target", "data"),
     ("isa",),
     ("core",),
@@ -26,7 +27,7 @@ ORDERS = {
         "replacing", "wanted", "outside", "following", "threads", "coverage", "parts", "selfattach", "waiting",
     ),
     "splice": (
-        "journal", "memory", "plan", "emitted", "translate", "codegen", "kernel", "regions", "edits", "userspace",
+        "memory", "plan", "emitted", "translate", "codegen", "kernel", "regions", "edits", "userspace",
         "apply", "planning", "engine", "processes",
     ),
     "target": ("system", "kernel", "remote", "process"),
@@ -133,7 +134,7 @@ def test_reports_see_only_snapshots():
 
 
 def module_of(path: Path) -> str:
-    """Return a source's dotted name below the package, ``splice.journal`` for its ``__init__``."""
+    """Return a source's dotted name below the package, ``journal`` for its ``__init__``."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from anyprobe.core.errors import KprobeError, NoSuchProcess, TargetExited
 from anyprobe.core.refusal import Reason
 from anyprobe.data.aggregates.aggregations import Count
+from anyprobe.journal.registrations import Entry
 from anyprobe.kprobes.compiling import Compiler, Site
 from anyprobe.kprobes.djprobes import check_assumptions, check_size, named
 from anyprobe.kprobes.lookup import Location, locate, locations
@@ -25,7 +26,6 @@ from anyprobe.kprobes.structures import (
 )
 from anyprobe.probes.reading import BankValues
 from anyprobe.probes.wanted.replanning import TRAPS, keep_order, switch_optimization
-from anyprobe.splice.journal.registrations import Entry
 from anyprobe.splice.plan.splices import Strategy
 
 if TYPE_CHECKING:

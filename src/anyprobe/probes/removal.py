@@ -5,11 +5,11 @@ from contextlib import suppress
 
 from anyprobe.core.errors import TargetError, TargetExited
 from anyprobe.core.memory import MemoryFault
+from anyprobe.journal.installed import find_owners, owner_alive
+from anyprobe.journal.memfds import is_ours
 from anyprobe.probes.probe import Place, Probe, edits_for
 from anyprobe.splice.apply.blocked_syscalls import Sleepers
 from anyprobe.splice.apply.recovery.recovery import remove, remove_everywhere
-from anyprobe.splice.journal.installed import find_owners, owner_alive
-from anyprobe.splice.journal.memfds import is_ours
 from anyprobe.splice.processes import ProcessSplicing
 from anyprobe.target.base import RunningProcess
 

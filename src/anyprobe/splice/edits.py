@@ -9,8 +9,8 @@ from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.address import AddressRange
 from anyprobe.core.bulk import bulk_dataclass
 from anyprobe.core.refusal import Refusal
+from anyprobe.journal.installed import Part
 from anyprobe.splice.emitted import EmittedPatch, EmittedSplice, FunctionChange
-from anyprobe.splice.journal.installed import Part
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.entry_plans import EntryPlans
 from anyprobe.splice.plan.splices import Clobbers, FunctionPlan, PlannedSplice, Want

@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from anyprobe.core.checkpoints import checkpoint
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Refusal
+from anyprobe.journal.records import Record, RecordKind
 from anyprobe.splice.apply.emission import Emission, worth_moving
 from anyprobe.splice.apply.outcomes import abandon, give_up, without_gone
 from anyprobe.splice.apply.site_clobbers import SiteClobbers
 from anyprobe.splice.apply.staleness import additions, gone, modules_of
 from anyprobe.splice.edits import Edit, Module, hook_of
-from anyprobe.splice.journal.records import Record, RecordKind
 from anyprobe.splice.planning import LivePlanning, Planning
 from anyprobe.splice.regions.banks import banks_of
 from anyprobe.target.base import Quiescence
 
 if TYPE_CHECKING:
+    from anyprobe.journal.records import Journal
     from anyprobe.splice.apply.transaction import Transaction
     from anyprobe.splice.apply.upkeep import Upkeep
     from anyprobe.splice.codegen.timing.trampoline import Trampolines
     from anyprobe.splice.emitted import EmittedPatch, FunctionChange
-    from anyprobe.splice.journal.records import Journal
     from anyprobe.splice.regions.holdings import Holdings
     from anyprobe.target.base import Target
     from anyprobe.target.system.procfs import Mapping as MemoryMapping

@@ -11,6 +11,9 @@ from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.layouts.layout import CALLERS, MAXACTIVE, NODES, BankLayout
 from anyprobe.data.snapshots.costs import NO_COSTS
+from anyprobe.journal.installed import removed
+from anyprobe.journal.records import Journal, Owner
+from anyprobe.journal.registrations import Registrations
 from anyprobe.splice.apply.preparation import Preparation, ThreadSlotUnusable
 from anyprobe.splice.apply.saved_pcs import FramesOnStacks
 from anyprobe.splice.apply.semaphores import Semaphores
@@ -21,9 +24,6 @@ from anyprobe.splice.apply.upkeep import MadeChanges, Upkeep
 from anyprobe.splice.edits import Edit, Module
 from anyprobe.splice.emitted import EmittedSplice, FunctionChange
 from anyprobe.splice.engine import Engine, Whole
-from anyprobe.splice.journal.installed import removed
-from anyprobe.splice.journal.records import Journal, Owner
-from anyprobe.splice.journal.registrations import Registrations
 from anyprobe.splice.plan.splices import AUTO, Strategy
 from anyprobe.splice.planning import Planning
 from anyprobe.splice.regions.access import Access

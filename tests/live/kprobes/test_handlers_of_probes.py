@@ -6,6 +6,7 @@ import pytest
 
 import anyprobe
 from anyprobe import Count, HandlerError, Sum, emit, i64
+from anyprobe.journal.memfds import is_ours
 from anyprobe.kprobes import (
     Jprobe,
     Kprobe,
@@ -21,7 +22,6 @@ from anyprobe.kprobes import (
     unregister_kprobe,
     unregister_kretprobe,
 )
-from anyprobe.splice.journal.memfds import is_ours
 from support.driver import build, started
 
 pytestmark = pytest.mark.live

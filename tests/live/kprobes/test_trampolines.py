@@ -9,6 +9,7 @@ import pytest
 
 import anyprobe
 from anyprobe import Count, Sum, emit
+from anyprobe.journal.memfds import is_ours
 from anyprobe.kprobes import (
     TRAMPOLINE,
     Kprobe,
@@ -21,7 +22,6 @@ from anyprobe.kprobes import (
     unregister_kretprobe,
 )
 from anyprobe.probes.outside import leftover
-from anyprobe.splice.journal.memfds import is_ours
 from anyprobe.target.system.procfs import read_mappings
 from support.driver import build, started, wait_until
 from support.image import Image

@@ -9,6 +9,7 @@ from anyprobe.core.address import PAGE
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Refusal
 from anyprobe.data.layouts.layout import BankLayout
+from anyprobe.journal.records import Journal, MappingUse, Owner
 from anyprobe.probes.providers.function.clobbering import clobbers
 from anyprobe.splice.apply.site_clobbers import SiteClobbers
 from anyprobe.splice.apply.transaction import SavedPcs, Transaction
@@ -16,7 +17,6 @@ from anyprobe.splice.apply.upkeep import MadeChanges, Upkeep
 from anyprobe.splice.edits import Edit, Module, hook_of
 from anyprobe.splice.emitted import EmittedSplice, FunctionChange
 from anyprobe.splice.engine import Engine
-from anyprobe.splice.journal.records import Journal, MappingUse, Owner
 from anyprobe.splice.memory.arena import Arena, Piece
 from anyprobe.splice.plan.splices import Strategy
 from anyprobe.splice.planning import Planning

@@ -10,8 +10,8 @@ from anyprobe.binary.objects.text import ModuleText
 from anyprobe.core.address import AddressRange, page_ceil
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.assemble import Assembler
+from anyprobe.journal.installed import parts_of
 from anyprobe.splice.edits import Module
-from anyprobe.splice.journal.installed import parts_of
 from support.bytes_memory import BytesMemory
 from support.simulated.target import SimulatedTarget
 

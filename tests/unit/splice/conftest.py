@@ -1,43 +1,18 @@
 """Memory that can be written, and modules made of bytes, so that nothing here needs a compiler or a process."""
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import pytest
 
 from anyprobe.binary.flow.cfg import CodeMap
 from anyprobe.binary.objects.text import ModuleText
 from anyprobe.core.address import AddressRange
-from anyprobe.core.memory import MemoryFault
 from support.bytes_memory import BytesMemory
-
-
-@dataclass
-class PlainMemory:
-    """Writable bytes at an address that remember each write."""
-
-    base: int
-    content: bytearray
-    writes: list = field(default_factory=list)
-
-    def read(self, address, size):
-        offset = address - self.base
-        if offset < 0 or offset + size > len(self.content):
-            raise MemoryFault(address, size)
-        return bytes(self.content[offset : offset + size])
-
-    def write(self, address, content):
-        self.read(address, len(content))
-        self.writes.append((address, bytes(content)))
-        self.content[address - self.base : address - self.base + len(content)] = content
-
-    def write_text(self, address, content):
-        self.write(address, content)
+from support.plain_memory import plain_memory_at
 
 
 @pytest.fixture
 def plain_memory():
-    return lambda base, size: PlainMemory(base, bytearray(size))
+    return plain_memory_at
 
 
 def code_map(base, content, functions, *, entries=(), forbidden=()):

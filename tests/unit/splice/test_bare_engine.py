@@ -3,10 +3,10 @@
 import pytest
 
 from anyprobe.core.refusal import Reason
+from anyprobe.journal.records import RecordKind, read_journal
 from anyprobe.probes.reading import BankValues
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.edits import Edit
-from anyprobe.splice.journal.records import RecordKind, read_journal
 from anyprobe.splice.plan.splices import Want, WantKind
 from anyprobe.splice.regions.banks import Hook
 from support.simulated.bare import BareTarget

@@ -19,6 +19,7 @@ from anyprobe.core.memory import MemoryFault
 from anyprobe.core.wording import times
 from anyprobe.data.snapshots.last_results import results_at_end
 from anyprobe.data.snapshots.snapshot import Snapshot
+from anyprobe.journal.installed import processes_with_splices
 from anyprobe.probes.duties import Attended, Duties, duties_of
 from anyprobe.probes.following.exec_gate import ITSELF
 from anyprobe.probes.following.strays import Strays
@@ -29,7 +30,6 @@ from anyprobe.probes.removal import forget_places
 from anyprobe.probes.session import Session
 from anyprobe.probes.specs.spec import Spec, parsed
 from anyprobe.probes.target_errors import refuse_emulated, typed
-from anyprobe.splice.journal.installed import processes_with_splices
 from anyprobe.target.process.execution import Unfollowed, follow_execution
 from anyprobe.target.process.next_program import AT_EMPTY_PATH, NextProgram, next_program, program_of
 from anyprobe.target.process.process import Process

@@ -15,12 +15,12 @@ from anyprobe.core.code import Input, InputKind, NativeCode
 from anyprobe.core.errors import AnyprobeError, NoSuchProcess, TargetExited
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.leaf import leaf
+from anyprobe.journal.installed import processes_with_splices
 from anyprobe.probes.following.waiting_tasks import is_asleep_at, task_that_waits
 from anyprobe.probes.handlers.callbacks import Callbacks, Hit, Wait
 from anyprobe.splice.apply.blocked_syscalls import Sleepers
 from anyprobe.splice.apply.recovery.recovery import remove, restore_text
 from anyprobe.splice.codegen.handlers.rendezvous import CALLS, Room
-from anyprobe.splice.journal.installed import processes_with_splices
 from anyprobe.target.process.process import Process
 from anyprobe.target.system import gateway, procfs
 

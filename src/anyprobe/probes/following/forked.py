@@ -21,15 +21,15 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.core.wording import times
 from anyprobe.data.snapshots.kin import with_children
 from anyprobe.data.snapshots.snapshot import Snapshot
+from anyprobe.journal.installed import find_journals, processes_with_splices
+from anyprobe.journal.memfds import is_ours
+from anyprobe.journal.records import FoundJournal, RecordKind
 from anyprobe.probes.composed import ComposedHost
 from anyprobe.probes.outside import registering
 from anyprobe.probes.probe import Probe
 from anyprobe.probes.target_errors import typed
 from anyprobe.probes.wanted.desired import Desired, Policy
 from anyprobe.splice.codegen.handlers.facts import HandlerFacts, instances_bytes
-from anyprobe.splice.journal.installed import find_journals, processes_with_splices
-from anyprobe.splice.journal.memfds import is_ours
-from anyprobe.splice.journal.records import FoundJournal, RecordKind
 from anyprobe.target.process.process import Process
 
 _INHERITED = "it has the probes of the process that this one was forked from"

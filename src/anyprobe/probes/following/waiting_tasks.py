@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import chain
 
-from anyprobe.splice.journal.memfds import is_ours
+from anyprobe.journal.memfds import is_ours
 from anyprobe.target.system import gateway, procfs
 
 _FUTEX = 202

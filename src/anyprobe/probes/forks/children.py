@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from anyprobe.data.snapshots.processes import Key, ProcessCounts, ProcessInfo
-from anyprobe.splice.journal.installed import processes_with_splices
-from anyprobe.splice.journal.memfds import is_ours
+from anyprobe.journal.installed import processes_with_splices
+from anyprobe.journal.memfds import is_ours
 from anyprobe.splice.regions.code_region import SlotBank
 from anyprobe.target.process.tracee import all_ended, readable
 from anyprobe.target.system import gateway, procfs

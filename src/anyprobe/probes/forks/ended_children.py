@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.data.layouts.layout import CHILD_BYTES
 from anyprobe.data.readers.reader import EndedCounts
-from anyprobe.splice.journal.memfds import is_ours
+from anyprobe.journal.memfds import is_ours
 from anyprobe.target.system import procfs
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from anyprobe.core.code import InputKind
 from anyprobe.core.errors import TargetError, UnsupportedTarget
 from anyprobe.data.layouts.unwinding import Range, UnwindRegion, room_for
-from anyprobe.splice.journal.memfds import is_ours
+from anyprobe.journal.memfds import is_ours
 from anyprobe.splice.regions.stores import Store
 
 if TYPE_CHECKING:

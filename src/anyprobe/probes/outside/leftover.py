@@ -1,11 +1,11 @@
 """Switching off, and removing, what sessions have installed, whoever they were: from the target's journals alone."""
 
 from anyprobe.data.findings.leftover import RemovalReport, SwitchReport
+from anyprobe.journal.installed import find_journals
+from anyprobe.journal.memfds import is_ours
 from anyprobe.splice.apply.recovery.recovery import remove as remove_from
 from anyprobe.splice.apply.recovery.recovery import remove_everywhere
 from anyprobe.splice.apply.recovery.suspension import resume, suspend
-from anyprobe.splice.journal.installed import find_journals
-from anyprobe.splice.journal.memfds import is_ours
 from anyprobe.target.process.process import Process
 
 

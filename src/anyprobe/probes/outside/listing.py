@@ -10,11 +10,11 @@ from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.data.findings.leftover import Leftover
 from anyprobe.isa.assemble import JUMP_BYTES
+from anyprobe.journal.installed import find_journals
+from anyprobe.journal.memfds import MEMFD_PATH
+from anyprobe.journal.records import INTERNAL, FoundJournal, Record, RecordKind
+from anyprobe.journal.registrations import Entry, listed
 from anyprobe.splice.apply.recovery.restoring import in_window, windows_of
-from anyprobe.splice.journal.installed import find_journals
-from anyprobe.splice.journal.memfds import MEMFD_PATH
-from anyprobe.splice.journal.records import INTERNAL, FoundJournal, Record, RecordKind
-from anyprobe.splice.journal.registrations import Entry, listed
 from anyprobe.splice.plan.splices import TRAP
 from anyprobe.target.process.process import Process
 from anyprobe.target.system import procfs

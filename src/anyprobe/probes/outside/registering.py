@@ -1,11 +1,11 @@
-"""Which lines of the registrations a session's own probes are: see ``splice.journal.registrations``."""
+"""Which lines of the registrations a session's own probes are: see ``journal.registrations``."""
 
 from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from anyprobe.core.refusal import Reason
-from anyprobe.splice.journal.registrations import Entry
+from anyprobe.journal.registrations import Entry
 
 if TYPE_CHECKING:
     from anyprobe.probes.host import ProbeHost

@@ -4,8 +4,8 @@ import time
 from typing import TYPE_CHECKING
 
 from anyprobe.core.memory import MemoryFault
-from anyprobe.splice.journal.installed import find_owners, owner_alive
-from anyprobe.splice.journal.records import Request, answer, ask, requests
+from anyprobe.journal.installed import find_owners, owner_alive
+from anyprobe.journal.records import Request, answer, ask, requests
 from anyprobe.target.process.process import Process
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.journal.installed import find_journals
+from anyprobe.journal.memfds import is_ours
+from anyprobe.journal.records import Journal, RecordKind
 from anyprobe.splice.apply.saved_pcs import FramesOnStacks
 from anyprobe.splice.apply.transaction import Transaction
 from anyprobe.splice.emitted import EmittedSplice, FunctionChange
-from anyprobe.splice.journal.installed import find_journals
-from anyprobe.splice.journal.memfds import is_ours
-from anyprobe.splice.journal.records import Journal, RecordKind
 from anyprobe.splice.regions.holdings import SpliceRecords
 from anyprobe.target.process.exclusion import exclusive
 from anyprobe.target.process.permission import tracer_of
@@ -27,8 +27,8 @@ from anyprobe.target.process.process import Process
 
 if TYPE_CHECKING:
     from anyprobe.core.memory import Memory
+    from anyprobe.journal.records import FoundJournal
     from anyprobe.probes.host import ProbeHost
-    from anyprobe.splice.journal.records import FoundJournal
     from anyprobe.target.process.stopping import Stop
     from anyprobe.target.system.procfs import Mapping as Mapped
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.core.memory import Memory
+from anyprobe.journal.records import AT_HANDLER, FoundJournal, Record, RecordKind
 from anyprobe.splice.apply.saved_pcs import Stacks
-from anyprobe.splice.journal.records import AT_HANDLER, FoundJournal, Record, RecordKind
 
 if TYPE_CHECKING:
     from anyprobe.target.base import ProcessQuiescence

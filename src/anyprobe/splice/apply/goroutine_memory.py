@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from anyprobe.core.errors import TargetError
 from anyprobe.data.layouts.goroutines import SHARDS, TABLE_BYTES
 from anyprobe.data.layouts.layout import NEXT_BLOCK, BankLayout
-from anyprobe.splice.journal.records import MappingUse
+from anyprobe.journal.records import MappingUse
 from anyprobe.splice.memory.arena import Arena, Piece
 from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.splice.regions.banks import TIMING, Hook, demand, settle_in_slot_bank

@@ -12,13 +12,13 @@ from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import PermissionDenied, RemoteCallFailed, StopTimeout, TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.layouts.layout import CLOSED, NEXT_BLOCK, NO_LOCK, NOWHERE, UNWATCHED, BankLayout
+from anyprobe.journal.records import MappingUse, Record, RecordKind, journal_size
+from anyprobe.journal.registrations import records_for
 from anyprobe.splice.apply.outcomes import give_up
 from anyprobe.splice.codegen.emit import estimate
 from anyprobe.splice.codegen.patch import COUNTS_NOTHING, REPLACING, ActionKind
 from anyprobe.splice.codegen.routines import ADOPTED, ADOPTING
 from anyprobe.splice.codegen.timing.trampoline import AT_RETURN_BYTES, TRAMPOLINE_BYTES
-from anyprobe.splice.journal.records import MappingUse, Record, RecordKind, journal_size
-from anyprobe.splice.journal.registrations import records_for
 from anyprobe.splice.memory.arena import Arena, Piece
 from anyprobe.splice.memory.memfd import has_room, map_arena
 from anyprobe.splice.memory.space import AddressSpace

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
+from anyprobe.journal.records import Journal, Record
 from anyprobe.splice.edits import Edit
-from anyprobe.splice.journal.records import Journal, Record
 from anyprobe.splice.regions.banks import Hook
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Semaphores:
         """Take note of what is not mapped any more: where it comes back, it begins with what its file has."""
         if not self._held:
             return
-        from anyprobe.splice.journal.semaphores import is_in_place
+        from anyprobe.journal.semaphores import is_in_place
 
         for address, each in list(self._held.items()):
             if not is_in_place(each.record, mappings):
@@ -87,7 +87,7 @@ class Semaphores:
         self._lost.clear()
 
     def _raise(self, address: int, mappings: "Sequence[Mapping]") -> None:
-        from anyprobe.splice.journal.semaphores import HIGHEST, NUMBER, changing, held, place_of
+        from anyprobe.journal.semaphores import HIGHEST, NUMBER, changing, held, place_of
 
         memory, journal = self._access.process.mem, self._access.holdings.journal()
         place = place_of(address, mappings)
@@ -117,7 +117,7 @@ class Semaphores:
         each = self._held.get(address)
         if each is None:
             return
-        from anyprobe.splice.journal.semaphores import NUMBER, changing, is_in_place, released
+        from anyprobe.journal.semaphores import NUMBER, changing, is_in_place, released
 
         memory = self._access.process.mem
         try:

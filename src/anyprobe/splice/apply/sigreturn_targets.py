@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from anyprobe.core.memory import Memory, MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
+from anyprobe.journal.memfds import is_ours
 from anyprobe.splice.apply.dead_jumps import destination_of
 from anyprobe.splice.apply.saved_pcs import Stacks
-from anyprobe.splice.journal.memfds import is_ours
 
 if TYPE_CHECKING:
     from anyprobe.splice.emitted import EmittedSplice, FunctionChange

@@ -7,10 +7,10 @@ from operator import attrgetter
 
 from anyprobe.core.memory import Memory, MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.journal.installed import Part
+from anyprobe.journal.memfds import MEMFD_PATH, is_ours
 from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of, planned_of
 from anyprobe.splice.emitted import EmittedSplice
-from anyprobe.splice.journal.installed import Part
-from anyprobe.splice.journal.memfds import MEMFD_PATH, is_ours
 from anyprobe.splice.regions.holdings import SpliceRecords
 from anyprobe.target.system.procfs import Mapping
 

@@ -16,13 +16,13 @@ from anyprobe.core.address import PAGE, page_floor
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.journal.records import Journal, Record, RecordKind, marked
 from anyprobe.splice.apply.blocked_syscalls import SYSCALL, is_asleep
 from anyprobe.splice.apply.dead_jumps import destination_of
 from anyprobe.splice.apply.sigreturn_targets import Lingering, SigreturnTargets, Way
 from anyprobe.splice.apply.text import make_private, write_all_at_rest
 from anyprobe.splice.apply.unsafe_pcs import FAULTS, NOWHERE, UnsafePcs, destination
 from anyprobe.splice.emitted import EmittedSplice, FunctionChange
-from anyprobe.splice.journal.records import Journal, Record, RecordKind, marked
 from anyprobe.splice.regions.holdings import SpliceRecords
 from anyprobe.target.base import Quiescence
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from anyprobe.core.errors import InternalError
-from anyprobe.splice.journal.records import Journal, MappingUse, Record, RecordKind
+from anyprobe.journal.records import Journal, MappingUse, Record, RecordKind
 from anyprobe.target.base import SharedMemory
 
 

@@ -16,8 +16,8 @@ from dataclasses import replace
 from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import AnyprobeError, RemoteCallFailed
 from anyprobe.core.memory import MemoryFault
-from anyprobe.splice.journal.memfds import MEMFD_NAME, MEMFD_PATH, is_ours
-from anyprobe.splice.journal.records import Journal, MappingUse, Owner, journal_size
+from anyprobe.journal.memfds import MEMFD_NAME, MEMFD_PATH, is_ours
+from anyprobe.journal.records import Journal, MappingUse, Owner, journal_size
 from anyprobe.splice.memory.arena import Arena, Piece
 from anyprobe.target.base import ProcessFacts, SystemCalls
 from anyprobe.target.remote.batch import BatchedCall, batch_code, capacity

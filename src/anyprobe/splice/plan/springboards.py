@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from anyprobe.core.address import PAGE
 from anyprobe.core.errors import InternalError
-from anyprobe.splice.journal.records import MappingUse
+from anyprobe.journal.records import MappingUse
 from anyprobe.splice.memory.arena import Arena, Piece
 from anyprobe.splice.memory.space import HEAP_ROOM, AddressSpace
 from anyprobe.splice.plan.drafts import AnySplice

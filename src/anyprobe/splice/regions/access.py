@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import TargetError
-from anyprobe.splice.journal.installed import check_sessions
-from anyprobe.splice.journal.records import Journal
+from anyprobe.journal.installed import check_sessions
+from anyprobe.journal.records import Journal
 from anyprobe.splice.regions.holdings import Holdings
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from anyprobe.core.errors import InternalError
 from anyprobe.data.layouts.layout import CLOSED, BankLayout
 from anyprobe.data.snapshots.costs import NO_COSTS, Costs
 from anyprobe.isa.assemble import u64
+from anyprobe.journal.records import MappingUse, Record
 from anyprobe.splice.codegen.counter_template import CounterTemplates
 from anyprobe.splice.codegen.emit import PATCH_ALIGNMENT
 from anyprobe.splice.codegen.patch import RET, Action, ActionKind, BankCode, PatchWriter
 from anyprobe.splice.codegen.routines import RoutineFacts, Routines, assemble_routines
-from anyprobe.splice.journal.records import MappingUse, Record
 from anyprobe.splice.memory.arena import Arena, Piece
 from anyprobe.splice.memory.space import REACH
 from anyprobe.splice.translate.progress import Stretch

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.data.layouts.layout import BLOCK_TOP, DARK
+from anyprobe.journal.records import Journal, Owner, Record
 from anyprobe.splice.emitted import EmittedSplice
-from anyprobe.splice.journal.records import Journal, Owner, Record
 from anyprobe.splice.memory.arena import Arena
 
 if TYPE_CHECKING:

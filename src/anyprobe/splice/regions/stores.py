@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import TargetError
-from anyprobe.splice.journal.records import MappingUse, journal_size
+from anyprobe.journal.records import MappingUse, journal_size
 from anyprobe.splice.memory.arena import Arena, Piece
 from anyprobe.splice.memory.memfd import map_arena
 from anyprobe.splice.memory.space import AddressSpace

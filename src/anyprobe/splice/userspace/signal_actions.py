@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.splice.journal.memfds import is_ours
-from anyprobe.splice.journal.records import FoundJournal, Record, RecordKind
+from anyprobe.journal.memfds import is_ours
+from anyprobe.journal.records import FoundJournal, Record, RecordKind
 from anyprobe.splice.userspace.trap_handler import SIGTRAP, SignalAction
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import StopTimeout, TargetError
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.splice.journal.records import MappingUse, journal_size
+from anyprobe.journal.records import MappingUse, journal_size
 from anyprobe.splice.memory.arena import Arena, Piece
 from anyprobe.splice.memory.memfd import map_arena
 from anyprobe.splice.memory.space import AddressSpace

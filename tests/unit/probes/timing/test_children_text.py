@@ -2,8 +2,8 @@
 
 import pytest
 
+from anyprobe.journal.memfds import MEMFD_PATH
 from anyprobe.probes.timing.children_text import has_all
-from anyprobe.splice.journal.memfds import MEMFD_PATH
 from anyprobe.target.system.procfs import Mapping
 
 

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from anyprobe.core.memory import MemoryFault
+from anyprobe.journal.memfds import MEMFD_PATH
 from anyprobe.splice.apply.sigreturn_targets import Lingering, SigreturnTargets
 from anyprobe.splice.emitted import FunctionChange
-from anyprobe.splice.journal.memfds import MEMFD_PATH
 
 BIAS, SITE, PATCH, ROUTINE, STACK = 0x400000, 0x1027, 0x700000, 0x700800, 0x10000
 SPRINGBOARD, BOARD = 0x500000, 0x402000

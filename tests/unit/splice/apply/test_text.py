@@ -25,7 +25,7 @@ DATA_WRITES = {
     "splice/apply/emission.py": (1, "a springboard, in anyprobe's own pages"),
     "splice/codegen/timing/kept_costs.py": (1, "a file in the cache"),
     "splice/engine.py": (1, "gate pages"),
-    "splice/journal/records.py": (7, "journals"),
+    "journal/records.py": (7, "journals"),
     "splice/apply/semaphores.py": (2, "semaphores of USDT markers"),
     "splice/apply/recovery/semaphores.py": (1, "semaphores of USDT markers"),
     "splice/apply/recovery/return_addresses.py": (1, "replaced return addresses, on stacks"),
@@ -70,13 +70,13 @@ def test_one_module_writes_text():
             node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and node.value == "write_text"
         )
 
-    writers = {path for path in in_sources(uses) if path.startswith(("splice/", "target/", "probes/", "kprobes/"))}
+    writers = {path for path in in_sources(uses) if path.startswith(("journal/", "splice/", "target/", "probes/", "kprobes/"))}
     assert writers == {WRITER}
 
 
 def test_every_other_write_at_an_address_says_what_it_writes():
     """``write(address, content)``: files take one argument, pieces of anyprobe's memory three."""
-    rooms = ("splice/", "target/", "probes/", "kprobes/")
+    rooms = ("journal/", "splice/", "target/", "probes/", "kprobes/")
     found = in_sources(lambda path: [name for name, arguments in calls(path) if name == "write" and arguments == 2])
     counted = {path: Counter(names)["write"] for path, names in found.items() if path.startswith(rooms)}
     counted.pop("target/process/launch.py")  # os.write to a pipe

@@ -10,10 +10,10 @@ import pytest
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import decode_range
+from anyprobe.journal.records import AT_HANDLER, INTERNAL, Journal, Owner, RecordKind, read_journal
 from anyprobe.splice.apply.saved_pcs import FramesOnStacks
 from anyprobe.splice.apply.transaction import Transaction
 from anyprobe.splice.emitted import EmittedPatch, EmittedSplice, FunctionChange
-from anyprobe.splice.journal.records import AT_HANDLER, INTERNAL, Journal, Owner, RecordKind, read_journal
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.regions.holdings import SpliceRecords
 from support.simulated.bare import BareTarget, as_target

@@ -5,7 +5,7 @@ import pytest
 from anyprobe.core.address import PAGE
 from anyprobe.isa import disassemble
 from anyprobe.isa.decode import decode_range
-from anyprobe.splice.journal.records import MappingUse
+from anyprobe.journal.records import MappingUse
 from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.drafts import SpliceDraft

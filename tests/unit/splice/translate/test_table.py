@@ -3,7 +3,7 @@
 import struct
 from contextlib import contextmanager
 
-from anyprobe.splice.journal.records import MappingUse
+from anyprobe.journal.records import MappingUse
 from anyprobe.splice.memory.arena import Piece
 from anyprobe.splice.regions.code_region import _view_bytes, code_piece_bytes
 from anyprobe.splice.translate.steps import Op, Step

@@ -10,8 +10,8 @@ import pytest
 
 from anyprobe.core.refusal import Reason
 from anyprobe.isa import disassemble
+from anyprobe.journal.records import Record
 from anyprobe.splice.codegen.emit import head_bytes
-from anyprobe.splice.journal.records import Record
 from anyprobe.splice.plan.splices import AUTO, Strategy, WantKind
 from anyprobe.splice.userspace.signal_actions import record_of, replaced_action
 from anyprobe.splice.userspace.trap_handler import (

@@ -15,10 +15,10 @@ from anyprobe.binary.images.ifunc import IfuncSlots
 from anyprobe.binary.images.modules import VDSO, LoadedObject, ObjectFiles, Placed, ProcessFiles, loaded_objects
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.journal.installed import parts_of
+from anyprobe.journal.memfds import MEMFD_PATH
 from anyprobe.probes.providers.function.load_order import LOADERS, first_bias
 from anyprobe.splice.edits import Module
-from anyprobe.splice.journal.installed import parts_of
-from anyprobe.splice.journal.memfds import MEMFD_PATH
 from anyprobe.splice.plan.entry_plans import EntryPlans
 from anyprobe.target.base import RunningProcess
 from anyprobe.target.system import procfs

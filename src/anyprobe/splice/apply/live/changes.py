@@ -15,6 +15,7 @@ from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.address import page_floor
 from anyprobe.core.errors import PermissionDenied, RemoteCallFailed, StopTimeout, TargetError
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.journal.records import Journal, Record, RecordKind
 from anyprobe.splice.apply.live.children import complete_in_children, ticks_now
 from anyprobe.splice.apply.live.helper_threads import HelperThreads
 from anyprobe.splice.apply.live.traps import disturbed, wrong_action
@@ -26,7 +27,6 @@ from anyprobe.splice.apply.text import put_back, write_running
 from anyprobe.splice.apply.transaction import Transaction
 from anyprobe.splice.edits import NO_PLAN, Edit, Module, Planned, planned_of
 from anyprobe.splice.emitted import EmittedPatch, EmittedSplice, FunctionChange
-from anyprobe.splice.journal.records import Journal, Record, RecordKind
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.planner import plan_live
 from anyprobe.splice.plan.splices import HEADS, FunctionPlan, Strategy, Want, WantKind

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import AnyprobeError
 from anyprobe.core.memory import MemoryFault
+from anyprobe.journal.memfds import is_ours
 from anyprobe.splice.apply.live.writes import Rewrite
 from anyprobe.splice.apply.recovery.restoring import in_window
 from anyprobe.splice.apply.text import write_at_rest
-from anyprobe.splice.journal.memfds import is_ours
 from anyprobe.target.process.process import Process
 from anyprobe.target.system import procfs
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from anyprobe.core.address import page_floor
 from anyprobe.core.errors import StopTimeout, TargetError, TargetExited
 from anyprobe.core.memory import MemoryFault
+from anyprobe.journal.installed import find_journals
+from anyprobe.journal.records import FoundJournal, Record, RecordKind
 from anyprobe.splice.apply.recovery.occupants import busy_code, code_of, on_our_stacks, pages_of_threads, ranges_of
 from anyprobe.splice.apply.saved_pcs import Stacks
 from anyprobe.splice.apply.suspended_contexts import may_park
 from anyprobe.splice.edits import Edit, FunctionState, Module
-from anyprobe.splice.journal.installed import find_journals
-from anyprobe.splice.journal.records import FoundJournal, Record, RecordKind
 from anyprobe.splice.memory.file_pages import copied_pages, droppable
 from anyprobe.splice.memory.memfd import drop_pages
 from anyprobe.splice.regions.access import Access

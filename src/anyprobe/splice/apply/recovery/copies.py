@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from anyprobe.core.memory import Memory, MemoryFault
+from anyprobe.journal.memfds import is_ours
+from anyprobe.journal.records import FoundJournal, Record, RecordKind
 from anyprobe.splice.emitted import EmittedPatch
-from anyprobe.splice.journal.memfds import is_ours
-from anyprobe.splice.journal.records import FoundJournal, Record, RecordKind
 from anyprobe.target.base import StoppedThread
 from anyprobe.target.system.procfs import Mapping
 

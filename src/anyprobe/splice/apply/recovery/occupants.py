@@ -7,10 +7,10 @@ from anyprobe.core.address import PAGE
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.core.memory import Memory, MemoryFault
 from anyprobe.data.layouts.layout import BLOCK_PAGE, HEADER_BYTES, NEXT_BLOCK
+from anyprobe.journal.installed import journal_places
+from anyprobe.journal.memfds import is_ours
+from anyprobe.journal.records import FoundJournal, MappingUse, RecordKind
 from anyprobe.splice.apply.saved_pcs import Stacks
-from anyprobe.splice.journal.installed import journal_places
-from anyprobe.splice.journal.memfds import is_ours
-from anyprobe.splice.journal.records import FoundJournal, MappingUse, RecordKind
 from anyprobe.splice.memory.memfd import held_ranges
 from anyprobe.target.base import ImmovableThread, ProcessTarget, StoppedThread
 from anyprobe.target.system.procfs import Mapping

@@ -21,6 +21,9 @@ from anyprobe.core.errors import (
     UnsupportedTarget,
 )
 from anyprobe.core.memory import MemoryFault
+from anyprobe.journal.installed import find_journals, find_owners, processes_with_splices
+from anyprobe.journal.memfds import is_ours
+from anyprobe.journal.records import FoundJournal, RecordKind, journal_unchanged, mark_ended
 from anyprobe.splice.apply.blocked_syscalls import Sleepers
 from anyprobe.splice.apply.dead_jumps import leave, listed
 from anyprobe.splice.apply.recovery.occupants import (
@@ -34,9 +37,6 @@ from anyprobe.splice.apply.recovery.occupants import (
 )
 from anyprobe.splice.apply.recovery.restoring import TextRestoration
 from anyprobe.splice.apply.suspended_contexts import may_park, parked_pcs
-from anyprobe.splice.journal.installed import find_journals, find_owners, processes_with_splices
-from anyprobe.splice.journal.memfds import is_ours
-from anyprobe.splice.journal.records import FoundJournal, RecordKind, journal_unchanged, mark_ended
 from anyprobe.splice.memory.file_pages import copied_pages, droppable, never_written
 from anyprobe.splice.memory.memfd import close_descriptor, drop_pages, leaked_descriptors, unmap
 from anyprobe.splice.userspace.signal_actions import has_traps, put_back, trapped, unreached

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from anyprobe.core.address import PAGE, page_floor
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
+from anyprobe.journal.records import AT_HANDLER, FoundJournal, Record, RecordKind
 from anyprobe.splice.apply.text import write_at_rest
 from anyprobe.splice.apply.uprobes import BREAKPOINT, has_breakpoint_only, without_splice
-from anyprobe.splice.journal.records import AT_HANDLER, FoundJournal, Record, RecordKind
 from anyprobe.splice.plan.splices import TRAP
 from anyprobe.target.base import TextMemory
 

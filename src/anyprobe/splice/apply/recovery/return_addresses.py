@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from anyprobe.core.address import PAGE
 from anyprobe.core.memory import Memory, MemoryFault
 from anyprobe.data.layouts.layout import RETURN_BYTES
+from anyprobe.journal.memfds import MEMFD_PATH, is_ours
+from anyprobe.journal.records import FoundJournal, RecordKind
 from anyprobe.splice.codegen.timing.trampoline import STUB_BYTES
-from anyprobe.splice.journal.memfds import MEMFD_PATH, is_ours
-from anyprobe.splice.journal.records import FoundJournal, RecordKind
 from anyprobe.target.system.pagemap import IN_MEMORY
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
-from anyprobe.splice.journal.records import FoundJournal, RecordKind, clear_record, rewrite_record
-from anyprobe.splice.journal.semaphores import NUMBER, changing, is_in_place, released
+from anyprobe.journal.records import FoundJournal, RecordKind, clear_record, rewrite_record
+from anyprobe.journal.semaphores import NUMBER, changing, is_in_place, released
 from anyprobe.target.base import DataMemory
 
 if TYPE_CHECKING:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from anyprobe.core.address import page_floor
 from anyprobe.core.errors import StopTimeout, TargetError
 from anyprobe.core.memory import MemoryFault
+from anyprobe.journal.installed import find_journals
+from anyprobe.journal.records import FoundJournal, Record, RecordKind
 from anyprobe.splice.apply.blocked_syscalls import SYSCALL, is_asleep
 from anyprobe.splice.apply.dead_jumps import is_dead_jump, leave, listed
 from anyprobe.splice.apply.recovery.restoring import windows_of
 from anyprobe.splice.apply.saved_pcs import Stacks
 from anyprobe.splice.apply.suspended_contexts import may_park, parked_pcs
 from anyprobe.splice.apply.text import write_at_rest
-from anyprobe.splice.journal.installed import find_journals
-from anyprobe.splice.journal.records import FoundJournal, Record, RecordKind
 from anyprobe.splice.memory.file_pages import never_written
 from anyprobe.splice.plan.splices import TRAP
 from anyprobe.splice.userspace.signal_actions import has_traps

@@ -7,10 +7,10 @@ import pytest
 
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import decode_range
+from anyprobe.journal.records import FoundJournal, Owner, Record, RecordKind
 from anyprobe.splice.apply.live.writes import Rewrite, sites_of, steps
 from anyprobe.splice.apply.recovery.restoring import TextRestoration, in_window
 from anyprobe.splice.emitted import EmittedPatch, EmittedSplice, FunctionChange
-from anyprobe.splice.journal.records import FoundJournal, Owner, Record, RecordKind
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.plan.springboards import Springboards
 from support.planning import LivePlanner

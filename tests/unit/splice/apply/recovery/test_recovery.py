@@ -5,12 +5,12 @@ from types import SimpleNamespace
 import pytest
 
 from anyprobe.core.errors import NoSuchProcess, StopTimeout, TargetExited
+from anyprobe.journal.installed import parts_of
+from anyprobe.journal.memfds import is_ours
 from anyprobe.splice.apply.recovery import recovery
 from anyprobe.splice.apply.recovery.occupants import about_to_call
 from anyprobe.splice.apply.recovery.recovery import Removal, remove_everywhere
 from anyprobe.splice.apply.staleness import stands
-from anyprobe.splice.journal.installed import parts_of
-from anyprobe.splice.journal.memfds import is_ours
 from anyprobe.splice.memory.memfd import held_ranges
 from anyprobe.target.remote.gadgets import Gadgets
 from anyprobe.target.system.procfs import parse_maps

@@ -5,8 +5,8 @@ import pytest
 from anyprobe.core.address import PAGE
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
+from anyprobe.journal.records import AT_HANDLER, FoundJournal, Owner, Record, RecordKind
 from anyprobe.splice.apply.recovery.restoring import TextRestoration
-from anyprobe.splice.journal.records import AT_HANDLER, FoundJournal, Owner, Record, RecordKind
 from anyprobe.target.system.procfs import Mapping
 
 BASE = 0x400000

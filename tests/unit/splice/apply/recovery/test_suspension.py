@@ -1,7 +1,7 @@
 """Where nobody may be when splices are put in again."""
 
+from anyprobe.journal.records import Record, RecordKind
 from anyprobe.splice.apply.recovery.suspension import between
-from anyprobe.splice.journal.records import Record, RecordKind
 
 JUMP, SHORT = b"\xe9\0\0\0\0", b"\xeb\x10"
 

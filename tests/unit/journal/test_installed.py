@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from anyprobe.splice.journal import installed
-from anyprobe.splice.journal.installed import processes_with_splices
-from anyprobe.splice.journal.memfds import MEMFD_NAME
+from anyprobe.journal import installed
+from anyprobe.journal.installed import processes_with_splices
+from anyprobe.journal.memfds import MEMFD_NAME
 
 OURS = b"7f0000000000-7f0000001000 r--p 00000000 00:01 %d /memfd:" + MEMFD_NAME + b" (deleted)\n"
 STARTED = {10: 100, 11: 300, 12: 300, 13: 301}

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from anyprobe.splice.journal.records import Record, RecordKind
+from anyprobe.journal.records import Record, RecordKind
 
 if TYPE_CHECKING:
     from anyprobe.target.system.procfs import Mapping

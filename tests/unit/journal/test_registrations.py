@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from anyprobe.core.errors import TargetExited
-from anyprobe.splice.journal.records import Journal, Owner, Record, RecordKind, read_journal
-from anyprobe.splice.journal.registrations import WORDS, Entry, Registrations, listed
+from anyprobe.journal.records import Journal, Owner, Record, RecordKind, read_journal
+from anyprobe.journal.registrations import WORDS, Entry, Registrations, listed
 
 BASE, SIZE = 0x7000_0000, 4096
 OWNER = Owner(b"0123456789abcdef", 4711, 99)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from anyprobe.core.errors import SessionConflict, TargetError
 from anyprobe.core.memory import Memory, MemoryFault
-from anyprobe.splice.journal.memfds import MEMFD_NAME, MEMFD_PATH, is_ours
-from anyprobe.splice.journal.records import FoundJournal, Owner, read_journal, read_owner
+from anyprobe.journal.memfds import MEMFD_NAME, MEMFD_PATH, is_ours
+from anyprobe.journal.records import FoundJournal, Owner, read_journal, read_owner
 from anyprobe.target.system import procfs
 from anyprobe.target.system.procfs import Mapping
 

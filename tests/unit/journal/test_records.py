@@ -4,7 +4,7 @@ import pytest
 
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.core.memory import MemoryFault
-from anyprobe.splice.journal.records import (
+from anyprobe.journal.records import (
     HEADER_BYTES,
     RECORD_BYTES,
     VERSION,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anyprobe.splice.journal.records import Record, RecordKind
-from anyprobe.splice.journal.semaphores import Place, changing, held, is_in_place, place_of, released
+from anyprobe.journal.records import Record, RecordKind
+from anyprobe.journal.semaphores import Place, changing, held, is_in_place, place_of, released
 
 ADDRESS = 0x5000
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
-from anyprobe.splice.journal.records import FoundJournal, Journal, Record, RecordKind
+from anyprobe.journal.records import FoundJournal, Journal, Record, RecordKind
 
 if TYPE_CHECKING:
     from anyprobe.target.base import Target
