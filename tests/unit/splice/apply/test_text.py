@@ -39,6 +39,8 @@ DATA_WRITES = {
 here what it is; what threads execute is written by ``splice/apply/text.py``."""
 KERNEL_WRITES = {"pwrite": ACCESS, "poke": ACCESS}
 """The calls by which bytes get into a target, and the one module that makes them."""
+ROOMS = ("journal/", "splice/", "target/", "probes/", "kprobes/")
+"""The packages that know a target."""
 BASE = 0x400000
 
 
@@ -70,15 +72,14 @@ def test_one_module_writes_text():
             node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and node.value == "write_text"
         )
 
-    writers = {path for path in in_sources(uses) if path.startswith(("journal/", "splice/", "target/", "probes/", "kprobes/"))}
+    writers = {path for path in in_sources(uses) if path.startswith(ROOMS)}
     assert writers == {WRITER}
 
 
 def test_every_other_write_at_an_address_says_what_it_writes():
     """``write(address, content)``: files take one argument, pieces of anyprobe's memory three."""
-    rooms = ("journal/", "splice/", "target/", "probes/", "kprobes/")
     found = in_sources(lambda path: [name for name, arguments in calls(path) if name == "write" and arguments == 2])
-    counted = {path: Counter(names)["write"] for path, names in found.items() if path.startswith(rooms)}
+    counted = {path: Counter(names)["write"] for path, names in found.items() if path.startswith(ROOMS)}
     counted.pop("target/process/launch.py")  # os.write to a pipe
     files = "probes/providers/kernel/trials.py", "target/kernel/probe_events.py", "target/kernel/kept_content.py"
     for path in (*files, "probes/providers/function/expected.py"):
