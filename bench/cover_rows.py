@@ -8,7 +8,7 @@ from blocks import Mix, _printed, mix
 from rows import Report
 
 import anyprobe
-from anyprobe.probes.reading import flags_of
+from anyprobe.probes.providers.function.reading import flags_of
 
 LOOKS = (("at once", 0.0, 1.5), ("after 10 s", 10.0, 1.05), ("after 60 s", 60.0, 1.01))
 """Seconds since arming, and by how much the mix may be slower."""

@@ -23,7 +23,7 @@ from anyprobe.binary.flow.cfg import CodeMap, FunctionCode
 from anyprobe.binary.flow.exits import Exit
 from anyprobe.binary.images.image import Image
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.probes.probe import exit_want
+from anyprobe.probes.providers.function.probe import exit_want
 from anyprobe.splice.edits import FunctionState, Module
 from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.splice.plan.claims import Claims

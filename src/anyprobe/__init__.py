@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from anyprobe.probes.group import SessionGroup
     from anyprobe.probes.opening import attach, run
     from anyprobe.probes.options import SessionOptions
-    from anyprobe.probes.probe import Probe
     from anyprobe.probes.profiling.profiler import profile
+    from anyprobe.probes.providers.function.probe import Probe
+    from anyprobe.probes.providers.function.replacing.shared_object import SharedObject
     from anyprobe.probes.providers.kernel.session import KernelSession, kernel
-    from anyprobe.probes.replacing.shared_object import SharedObject
     from anyprobe.probes.scripts.current import session
     from anyprobe.probes.selfattach.session import attach_self
     from anyprobe.probes.session import Session
@@ -133,7 +133,7 @@ _LAZY = {
     "Map": "anyprobe.data.readers.maps",
     "Max": "anyprobe.data.aggregates.aggregations",
     "Min": "anyprobe.data.aggregates.aggregations",
-    "Probe": "anyprobe.probes.probe",
+    "Probe": "anyprobe.probes.providers.function.probe",
     "Profile": "anyprobe.data.snapshots.profile",
     "Quantize": "anyprobe.data.aggregates.aggregations",
     "Session": "anyprobe.probes.session",
@@ -141,7 +141,7 @@ _LAZY = {
     "SessionApi": "anyprobe.probes.api",
     "Followed": "anyprobe.probes.following.followed",
     "SessionGroup": "anyprobe.probes.group",
-    "SharedObject": "anyprobe.probes.replacing.shared_object",
+    "SharedObject": "anyprobe.probes.providers.function.replacing.shared_object",
     "SessionOptions": "anyprobe.probes.options",
     "Snapshot": "anyprobe.data.snapshots.snapshot",
     "Stddev": "anyprobe.data.aggregates.aggregations",

@@ -7,7 +7,7 @@ import pytest
 
 import anyprobe
 from anyprobe.core.refusal import Reason
-from anyprobe.probes.timing import clock
+from anyprobe.probes import clock
 from support.driver import wait_until
 from support.results import refusals, timing
 from support.situations import REGISTERS
@@ -114,7 +114,7 @@ def test_a_program_that_may_not_read_the_counter_is_counted_and_not_timed(run_ta
 @pytest.mark.parametrize("options", [{}, {"self_time": True}, {"call_tree": True}])
 def test_calls_do_not_take_the_time_that_a_started_program_waits_for_its_probes(monkeypatch, which, options):
     """It is held in the C library's beginning, where the loader has chosen functions, until these are in place."""
-    from anyprobe.probes.handlers.handler_watch import HandlerWatch
+    from anyprobe.probes.providers.function.handlers.handler_watch import HandlerWatch
 
     place = HandlerWatch.place_gate
     monkeypatch.setattr(HandlerWatch, "place_gate", lambda self: (time.sleep(2), place(self)))

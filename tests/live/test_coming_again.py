@@ -14,7 +14,7 @@ import pytest
 
 import anyprobe
 from anyprobe import Sum, i32
-from anyprobe.probes.handlers.load_gate import PATIENCE as WAITED
+from anyprobe.probes.providers.function.gates.load_gate import PATIENCE as WAITED
 from anyprobe.target.system import procfs
 from support.driver import PATIENCE, build, wait_until
 from support.plugins import PROGRAM, is_gated, loading, told

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from anyprobe.probes.stacks.death import _displaced_at
+from anyprobe.probes.providers.function.death import _displaced_at
 from anyprobe.splice.emitted import EmittedPatch
 from anyprobe.target.system.kernel_log import kernel_log
 from support.driver import PATIENCE, build, wait_until

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from anyprobe.probes.handlers.handling import STACK_LIMIT
+from anyprobe.probes.providers.function.handlers.handling import STACK_LIMIT
 from anyprobe.splice.codegen import stack_needs
 from live.test_command_line import anyprobe
 from support.driver import build, wait_until, waits_for_input

@@ -7,7 +7,7 @@ import pytest
 
 from anyprobe.journal.installed import processes_with_splices
 from anyprobe.probes.following.followed import Followed
-from anyprobe.probes.handlers import load_gate
+from anyprobe.probes.providers.function.gates import load_gate
 from support.results import hits
 
 pytestmark = pytest.mark.live

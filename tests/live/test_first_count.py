@@ -76,7 +76,11 @@ NEEDLESS = {
         "splice.plan.planner",
         "splice.plan.strategies.pun_rows",
     ),
-    "timing": ("probes.timing.return_points", "probes.timing.unwinding", "splice.codegen.timing.exit_routines"),
+    "timing": (
+        "probes.providers.function.timing.return_points",
+        "probes.providers.function.timing.unwinding",
+        "splice.codegen.timing.exit_routines",
+    ),
     "compilers": ("handlers.llvm",),
 }
 """What one plain counter has no use for, the second time that the program is looked at."""

@@ -14,7 +14,7 @@ import pytest
 
 import anyprobe
 from anyprobe.data.readers.reader import ForkChild
-from anyprobe.probes.forks.children import Children
+from anyprobe.probes.providers.function.forks.children import Children
 from anyprobe.target.system import procfs
 from live.test_command_line import anyprobe as command
 from support.driver import build, wait_until

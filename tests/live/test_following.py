@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from anyprobe.probes.following import exec_gate
 from anyprobe.probes.following.followed import Followed
+from anyprobe.probes.providers.function.gates import exec_gate
 from anyprobe.target.process import execution
 from anyprobe.target.remote.thread import Thread
 from anyprobe.target.system import procfs, ptrace

@@ -7,10 +7,10 @@ import subprocess
 
 import pytest
 
-from anyprobe.probes.following import exec_gate
 from anyprobe.probes.following.followed import Followed
-from anyprobe.probes.following.sampling import Sample
 from anyprobe.probes.following.watches import Connector
+from anyprobe.probes.providers.function.gates import exec_gate
+from anyprobe.probes.providers.function.gates.sampling import Sample
 from anyprobe.splice.emitted import EmittedSplice
 from support.results import hits
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from anyprobe.probes.following import exec_gate
 from anyprobe.probes.following.followed import Followed
-from anyprobe.probes.handlers import callbacks
+from anyprobe.probes.providers.function.gates import exec_gate
+from anyprobe.probes.providers.function.handlers import callbacks
 from anyprobe.target.system import procfs
 from support.driver import wait_until
 from support.results import hits

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from anyprobe.probes.threads.clock_watch import FORBIDDEN
+from anyprobe.probes.providers.function.threads.clock_watch import FORBIDDEN
 from live.test_command_line import anyprobe
 from support.driver import build
 

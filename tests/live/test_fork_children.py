@@ -11,8 +11,8 @@ import pytest
 
 from anyprobe import UsageError, attach, run
 from anyprobe.journal.memfds import MEMFD_PATH
-from anyprobe.probes.following import fork_gate
-from anyprobe.probes.following.waiting_tasks import task_that_waits
+from anyprobe.probes.providers.function.gates import fork_gate
+from anyprobe.probes.providers.function.gates.waiting_tasks import task_that_waits
 from support.driver import build, wait_until
 from support.results import hits
 

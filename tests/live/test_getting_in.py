@@ -30,7 +30,14 @@ with anyprobe.attach(int(sys.argv[1])) as session:
     session.snapshot()
 print(*sorted(sys.modules))
 """
-NOT_FOR_COUNTING = {"numpy.ma", "numpy.random", "rich", "pickletools", "tempfile", "anyprobe.probes.wanted.planning"}
+NOT_FOR_COUNTING = {
+    "numpy.ma",
+    "numpy.random",
+    "rich",
+    "pickletools",
+    "tempfile",
+    "anyprobe.probes.providers.function.wanted.planning",
+}
 
 
 def counted(monkeypatch):

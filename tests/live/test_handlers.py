@@ -10,7 +10,7 @@ import pytest
 import anyprobe
 from anyprobe import Count, HandlerError, Hist, Map, Sum, cstr, emit, f32, f64, i8, i16, i32, i64, ptr, u8, u64
 from anyprobe.handlers.compile_cache import native_code
-from anyprobe.probes.handlers import handling
+from anyprobe.probes.providers.function.handlers import handling
 from anyprobe.probes.specs.spec import parsed
 from anyprobe.splice.codegen.handlers.call import PATIENCE
 from support.driver import build, started, wait_until

@@ -7,8 +7,8 @@ import pytest
 
 import anyprobe as api
 from anyprobe.core.refusal import Reason
-from anyprobe.probes.following.clone_gate import CloneGate
-from anyprobe.probes.threads.thread_slots import ENDED
+from anyprobe.probes.providers.function.gates.clone_gate import CloneGate
+from anyprobe.probes.providers.function.threads.thread_slots import ENDED
 from live.test_command_line import anyprobe
 from support.driver import build
 from support.results import timing

@@ -7,8 +7,8 @@ import pytest
 
 import anyprobe
 from anyprobe.probes import duties
-from anyprobe.probes.timing import return_points
-from anyprobe.probes.timing.return_points import KNOWN_AT_ONCE, is_called_before, points_known
+from anyprobe.probes.providers.function.timing import return_points
+from anyprobe.probes.providers.function.timing.return_points import KNOWN_AT_ONCE, is_called_before, points_known
 from support.driver import build, started
 
 pytestmark = pytest.mark.live

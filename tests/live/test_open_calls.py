@@ -6,7 +6,7 @@ import pytest
 
 from anyprobe import attach
 from anyprobe.core.refusal import Reason
-from anyprobe.probes.threads.thread_slots import ENDED
+from anyprobe.probes.providers.function.threads.thread_slots import ENDED
 from live.test_imports_clone import measured
 from support.driver import build
 from support.results import timing

@@ -14,8 +14,8 @@ import anyprobe
 from anyprobe.binary.images.image import Image
 from anyprobe.core.errors import UsageError
 from anyprobe.data.findings.optimisation import interval_of
-from anyprobe.probes.optimising import optimiser
-from anyprobe.probes.optimising.relayout import Moved, Relayout
+from anyprobe.probes.providers.function.optimising import optimiser
+from anyprobe.probes.providers.function.optimising.relayout import Moved, Relayout
 from anyprobe.splice.emitted import original_of
 from support.driver import build, wait_until
 

@@ -16,7 +16,7 @@ import pytest
 
 import anyprobe
 from anyprobe import SharedObject
-from anyprobe.probes.replacing.loading import load
+from anyprobe.probes.providers.function.replacing.loading import load
 from anyprobe.target.system.gateway import FaultPlan, faults
 from support.driver import build, wait_until
 from support.dying_controller import dies

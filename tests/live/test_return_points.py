@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import anyprobe
-from anyprobe.probes.wanted import planning
+from anyprobe.probes.providers.function.wanted import planning
 from support.driver import build, started
 from support.image import Image
 from support.learning import after_learning, copied, learnt, since

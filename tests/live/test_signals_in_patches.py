@@ -284,7 +284,7 @@ def test_handlers_that_come_later(run_target):
 def test_who_looks_often_borrows_threads_now_and_then(run_target, monkeypatch):
     """Shells set handlers around each command; the first one of a fault would be seen at once."""
     target = run_target("late_handlers.c")
-    monkeypatch.setattr("anyprobe.probes.handlers.handler_watch._REST", 1000)
+    monkeypatch.setattr("anyprobe.probes.providers.function.handlers.handler_watch._REST", 1000)
     with anyprobe.attach(target.pid) as session:
         session.count("a.out:busy")
         hooks = session.splicing.view.hooks

@@ -14,7 +14,7 @@ import anyprobe
 from anyprobe.cli.commands.schema import text_of
 from anyprobe.isa.decode import decode_range
 from anyprobe.isa.registers import NUMBERS
-from anyprobe.probes.optimising.relayout import Moved, Relayout
+from anyprobe.probes.providers.function.optimising.relayout import Moved, Relayout
 from support.driver import build, has_ended
 from support.random_functions import program as random_program
 

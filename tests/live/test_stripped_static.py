@@ -8,7 +8,7 @@ import pytest
 
 from anyprobe.binary.images.image import Image
 from anyprobe.core.refusal import Reason
-from anyprobe.probes.threads.thread_slots import ENDED
+from anyprobe.probes.providers.function.threads.thread_slots import ENDED
 from live.test_command_line import anyprobe
 from support.driver import build
 

@@ -6,8 +6,8 @@ import time
 import pytest
 
 import anyprobe
-from anyprobe.probes.handlers.handler_gate import HandlerGate
 from anyprobe.probes.parts.modules import ModuleReconciler
+from anyprobe.probes.providers.function.gates.handler_gate import HandlerGate
 from support.driver import wait_until
 from support.results import timing
 

@@ -23,8 +23,11 @@ ORDERS = {
     "data": ("layouts", "aggregates", "findings", "readers", "snapshots", "archives", "calls"),
     "handlers": ("types", "ir", "passes", "llvm", "x86", "frontend", "bpf"),
     "probes": (
-        "scripts", "specs", "stacks", "forks", "timing", "providers", "handlers", "profiling", "watching", "optimising",
-        "replacing", "wanted", "outside", "following", "threads", "coverage", "parts", "selfattach", "waiting",
+        "scripts", "specs", "stacks", "profiling", "providers", "watching", "outside", "following", "coverage", "parts",
+        "selfattach", "waiting",
+    ),
+    "probes.providers.function": (
+        "handlers", "forks", "timing", "wanted", "gates", "threads", "optimising", "replacing",
     ),
     "splice": (
         "memory", "plan", "emitted", "translate", "codegen", "kernel", "regions", "edits", "userspace",
@@ -34,6 +37,13 @@ ORDERS = {
 }  # fmt: skip
 """What is within a package, lowest first: each imports what comes before it, for annotations, too. The order within
 ``binary`` is in ``tests/unit/binary/test_structure.py``."""
+KNOW_THE_ENGINE = {
+    "probes.breaking", "probes.coverage.covering", "probes.following.forked", "probes.opening",
+    "probes.outside.leftover", "probes.outside.listing", "probes.parts.children", "probes.parts.timing",
+    "probes.selfattach.client", "probes.selfattach.postmortem", "probes.selfattach.sharing", "probes.selfattach.tracer",
+    "probes.watching.store_watcher",
+}  # fmt: skip
+"""Modules of ``probes`` that are no provider's and import ``splice`` nevertheless: never more than these."""
 MOST_IN_A_CIRCLE = 3
 PROTOCOLS_AND_VALUES = {
     "target.base", "target.remote.batch", "target.remote.frame", "target.remote.saved_frames", "target.system.gateway",
@@ -193,23 +203,33 @@ def test_few_modules_import_one_another():
 
 def test_what_is_within_a_package_has_an_order():
     wrong = []
-    for module, imported in graph().items():
-        package, _, inside = module.partition(".")
-        order, part = ORDERS.get(package, ()), inside.split(".")[0]
-        for other in imported:
-            above = other.partition(".")[2].split(".")[0]
-            if (
-                other.startswith(f"{package}.")
-                and part in order
-                and above in order
-                and order.index(above) > order.index(part)
-            ):
-                wrong.append(f"{module} imports {other}")
+    for package, order in ORDERS.items():
+        rank = {f"{package}.{part}": place for place, part in enumerate(order)}
+        depth = package.count(".") + 2
+        for module, imported in graph().items():
+            own = rank.get(".".join(module.split(".")[:depth]), len(rank))
+            wrong += [
+                f"{module} imports {it}" for it in imported if rank.get(".".join(it.split(".")[:depth]), -1) > own
+            ]
     assert not wrong, "\n".join(sorted(wrong))
 
 
+def test_few_modules_of_probes_but_the_providers_know_the_engine():
+    """What is spliced is a provider's own affair; the rest of ``probes`` asks the provider."""
+    knowing = {
+        module
+        for module, imported in graph().items()
+        if module.startswith("probes.") and not module.startswith("probes.providers.")
+        if any(other.startswith("splice") for other in imported)
+    }
+    assert knowing == KNOW_THE_ENGINE, knowing ^ KNOW_THE_ENGINE
+
+
 def test_every_part_of_an_ordered_package_has_a_place():
-    parts = {package: {path.parent.name for path in (ROOT / package).glob("*/__init__.py")} for package in ORDERS}
+    parts = {
+        package: {path.parent.name for path in (ROOT / package.replace(".", "/")).glob("*/__init__.py")}
+        for package in ORDERS
+    }
     modules = {path.stem for path in (ROOT / "splice").glob("*.py")} - {"__init__"}
     missing = {package: found - set(ORDERS[package]) for package, found in parts.items()}
     missing["splice"] |= modules - set(ORDERS["splice"])

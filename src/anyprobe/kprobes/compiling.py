@@ -17,7 +17,7 @@ from anyprobe.kprobes.constants import constants, were_asked
 from anyprobe.kprobes.lookup import Location, entry_spec
 from anyprobe.kprobes.registers import CALLER, REGISTERS, REGISTERS_AT_RETURN, TASK
 from anyprobe.kprobes.structures import TRAMPOLINE, Djprobe, Handler, Jprobe, Kprobe, Kretprobe, Registered, kprobe_of
-from anyprobe.probes.handlers.actions import (
+from anyprobe.probes.providers.function.handlers.actions import (
     Following,
     asks_caller,
     equip_with,
@@ -25,14 +25,14 @@ from anyprobe.probes.handlers.actions import (
     equipping_for_faults,
     knowing_stubs,
 )
-from anyprobe.probes.handlers.handling import Call
-from anyprobe.probes.handlers.points import HandlerAt, Point
+from anyprobe.probes.providers.function.handlers.handling import Call
+from anyprobe.probes.providers.function.handlers.points import HandlerAt, Point
 from anyprobe.probes.specs.parts import Spec
 from anyprobe.splice.codegen.fault_exit import can_land
 
 if TYPE_CHECKING:
-    from anyprobe.probes.handlers.trampolining import Trampolines
-    from anyprobe.probes.probe import Probe
+    from anyprobe.probes.providers.function.handlers.trampolining import Trampolines
+    from anyprobe.probes.providers.function.probe import Probe
     from anyprobe.probes.providers.function.resolve import ResolvedSite
     from anyprobe.probes.session import Session
     from anyprobe.splice.codegen.handlers.facts import HandlerFacts

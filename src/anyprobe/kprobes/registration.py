@@ -24,12 +24,12 @@ from anyprobe.kprobes.structures import (
     Registered,
     kprobe_of,
 )
-from anyprobe.probes.reading import BankValues
-from anyprobe.probes.wanted.replanning import TRAPS, keep_order, switch_optimization
+from anyprobe.probes.providers.function.reading import BankValues
+from anyprobe.probes.providers.function.wanted.replanning import TRAPS, keep_order, switch_optimization
 from anyprobe.splice.plan.splices import Strategy
 
 if TYPE_CHECKING:
-    from anyprobe.probes.probe import Probe
+    from anyprobe.probes.providers.function.probe import Probe
     from anyprobe.probes.session import Session
 
 

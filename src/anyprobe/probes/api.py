@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from anyprobe.data.findings.explanation import Explanation, ListedSite
     from anyprobe.data.snapshots.snapshot import Snapshot
     from anyprobe.handlers.types.annotations import AnyType
-    from anyprobe.probes.handlers.points import Handler
+    from anyprobe.probes.providers.function.handlers.points import Handler
     from anyprobe.probes.scripts.events import Emitting, Events, Listener, Listeners, SessionEvents
 
 

@@ -8,7 +8,7 @@ for half a second now and then, and what was dear for a while counts again.
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from anyprobe.probes.probe import Probe
+from anyprobe.probes.providers.function.probe import Probe
 
 FIRST, LONGEST = 10.0, 600.0
 """Seconds that a probe stays out for at first, and at the most."""

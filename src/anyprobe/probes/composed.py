@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 from anyprobe.binary.images.modules import LoadedObject
 from anyprobe.core.refusal import Refusal
 from anyprobe.data.snapshots.processes import TargetInfo
-from anyprobe.probes import reading
-from anyprobe.probes.handlers.decorators import Decorators
-from anyprobe.probes.host import ProbeHost
 from anyprobe.probes.options import SessionOptions
 from anyprobe.probes.parts.arming import Arming
 from anyprobe.probes.parts.children import ChildWatch, Gates
+from anyprobe.probes.parts.decorators import Decorators
 from anyprobe.probes.parts.installing import Installer
 from anyprobe.probes.parts.lifecycle import Lifecycle
 from anyprobe.probes.parts.loop import DutyLoop
 from anyprobe.probes.parts.modules import ModuleReconciler
 from anyprobe.probes.parts.results import Results
 from anyprobe.probes.parts.timing import CallEnds, Times
-from anyprobe.probes.probe import Probe
+from anyprobe.probes.providers.function import reading
+from anyprobe.probes.providers.function.host import ProbeHost
+from anyprobe.probes.providers.function.probe import Probe
 from anyprobe.probes.providers.function.resolve import ResolvedSite
 from anyprobe.probes.specs.parts import Spec
 from anyprobe.target.base import RunningProcess
@@ -88,7 +88,7 @@ class ComposedHost(ProbeHost):
         known = TargetInfo(self.pid, self.exe, self.exit_status, alive=alive, called=self.called)
         if not known.killed_by:
             return known
-        from anyprobe.probes.stacks.death import death_of
+        from anyprobe.probes.providers.function.death import death_of
 
         death = death_of(self, self.exit_status)
         if death is None:

@@ -16,7 +16,7 @@ from anyprobe.probes.options import OptionNames, SessionOptions
 from anyprobe.probes.specs.spec import Spec, parsed
 
 if TYPE_CHECKING:
-    from anyprobe.probes.probe import Probe
+    from anyprobe.probes.providers.function.probe import Probe
     from anyprobe.probes.session import Session
 
 Handler = Callable[..., Any]

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Unpack
 
 from anyprobe.core.errors import TargetError
-from anyprobe.probes import removal
 from anyprobe.probes.options import OptionNames, SessionOptions, chosen
+from anyprobe.probes.providers.function import removal
 from anyprobe.probes.providers.function.copies import has_libraries
 from anyprobe.probes.session import Session
 from anyprobe.probes.target_errors import refuse_emulated, typed

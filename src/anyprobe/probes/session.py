@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from anyprobe.core.printable import printable
 from anyprobe.probes.composed import ComposedHost
-from anyprobe.probes.handlers.decorators import Decorators
 from anyprobe.probes.options import DEFAULT, SessionOptions
 from anyprobe.probes.parts.arming import Arming
+from anyprobe.probes.parts.decorators import Decorators
 from anyprobe.probes.parts.lifecycle import Lifecycle
 from anyprobe.probes.parts.loop import DutyLoop
 from anyprobe.probes.parts.modules import ModuleReconciler
@@ -19,7 +19,7 @@ from anyprobe.target.base import RunningProcess
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import ObjectFiles
     from anyprobe.probes.api import SessionApi
-    from anyprobe.probes.probe import Probe
+    from anyprobe.probes.providers.function.probe import Probe
 
 
 P = ParamSpec("P")

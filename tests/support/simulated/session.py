@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.refusal import Refusal
 from anyprobe.probes.providers.function.clobbering import clobbers
-from anyprobe.probes.reading import BankValues
+from anyprobe.probes.providers.function.reading import BankValues
 from anyprobe.splice.apply.recovery.recovery import Removal, remove
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.edits import Edit, Module

@@ -5,8 +5,8 @@ import inspect
 import pytest
 
 from anyprobe.probes.api import AnySessionApi, CallApi, ProbeApi, SessionApi
-from anyprobe.probes.handlers.handling import Call
-from anyprobe.probes.probe import Probe
+from anyprobe.probes.providers.function.handlers.handling import Call
+from anyprobe.probes.providers.function.probe import Probe
 from anyprobe.probes.providers.kernel.calls import KernelCall
 from anyprobe.probes.providers.kernel.probe import KernelProbe
 from anyprobe.probes.providers.kernel.session import KernelSession

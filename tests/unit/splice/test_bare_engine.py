@@ -4,7 +4,7 @@ import pytest
 
 from anyprobe.core.refusal import Reason
 from anyprobe.journal.records import RecordKind, read_journal
-from anyprobe.probes.reading import BankValues
+from anyprobe.probes.providers.function.reading import BankValues
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.edits import Edit
 from anyprobe.splice.plan.splices import Want, WantKind

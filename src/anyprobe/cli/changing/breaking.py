@@ -22,7 +22,7 @@ from anyprobe.cli.terminal import output
 from anyprobe.cli.terminal.streams import Asked
 from anyprobe.core.errors import TargetError, UnsupportedTarget
 from anyprobe.core.printable import printable
-from anyprobe.probes.handlers.breaking import Breakpoints, Held
+from anyprobe.probes.breaking import Breakpoints, Held
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from anyprobe.cli.programs.targets import AnySpec, Measured
     from anyprobe.data.readers.maps import Map
     from anyprobe.data.snapshots.snapshot import Snapshot
-    from anyprobe.probes.handlers.callbacks import Hit
-    from anyprobe.probes.handlers.hit_stacks import Stack
+    from anyprobe.probes.providers.function.handlers.callbacks import Hit
+    from anyprobe.probes.providers.function.handlers.hit_stacks import Stack
     from anyprobe.probes.session import Session
 
 _TOOLS = {"gdb": "gdb", "core": "gcore"}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from anyprobe.cli.programs.targets import AnySpec, Measured
     from anyprobe.data.snapshots.snapshot import Snapshot
-    from anyprobe.probes.optimising.optimiser import Optimiser
+    from anyprobe.probes.providers.function.optimising.optimiser import Optimiser
 
 _NAMED = 5
 """How many functions that stayed are named."""

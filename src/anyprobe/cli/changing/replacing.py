@@ -10,7 +10,7 @@ import click
 from anyprobe.cli.programs.targets import on_process, process_spec
 from anyprobe.cli.terminal import output
 from anyprobe.core.printable import printable
-from anyprobe.probes.replacing.shared_object import SharedObject
+from anyprobe.probes.providers.function.replacing.shared_object import SharedObject
 from anyprobe.probes.specs.parts import Spec
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from anyprobe.cli.programs.targets import AnySpec, Measured, Target
     from anyprobe.data.snapshots.snapshot import Snapshot
-    from anyprobe.probes.replacing.replacement import Replacement
+    from anyprobe.probes.providers.function.replacing.replacement import Replacement
 
 _SOURCE = ".c"
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from anyprobe.data.findings.explanation import Explanation
-    from anyprobe.probes.handlers.rehearsal import RehearsedHandler
+    from anyprobe.probes.rehearsal import RehearsedHandler
     from anyprobe.probes.session import Session
     from anyprobe.probes.specs.parts import Spec
 

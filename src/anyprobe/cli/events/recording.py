@@ -150,7 +150,7 @@ class Recorder:
 
     def look(self, sessions: "Sequence[Measured]", stream: TextIO, *, final: bool = False) -> int:
         """Take in what has come since the last look."""
-        from anyprobe.probes.timing.clock import own_time
+        from anyprobe.probes.clock import own_time
 
         if self._writer is None:
             from anyprobe.exporters.archive import EXPORTER

@@ -52,7 +52,7 @@ def rows(sessions: "Iterable[Measured]", *, final: bool = False) -> Iterator[Row
 
     Up to one moment for all of them: what is younger in one session may be older than what another has not shown yet.
     """
-    from anyprobe.probes.timing.clock import own_time
+    from anyprobe.probes.clock import own_time
 
     until = None if final else own_time()
     streams = [
@@ -156,7 +156,7 @@ class MonotonicTime:
 @cache
 def _clocks_differ_by() -> int:
     """Return how far the monotonic clock is ahead of the times in records of programs, when it is first asked for."""
-    from anyprobe.probes.timing.clock import own_time
+    from anyprobe.probes.clock import own_time
 
     own, monotonic = own_time()
     return monotonic - own

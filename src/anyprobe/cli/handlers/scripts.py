@@ -16,8 +16,8 @@ from anyprobe.core.errors import AnyprobeError, HandlerError, UsageError
 
 if TYPE_CHECKING:
     from anyprobe.cli.programs.targets import Measured
-    from anyprobe.probes.handlers.rehearsal import RehearsedHandler
     from anyprobe.probes.providers.function.resolve import ResolvedSite
+    from anyprobe.probes.rehearsal import RehearsedHandler
     from anyprobe.probes.session import Session
 
 NAME = interrupts.SCRIPT
@@ -114,7 +114,7 @@ def load(path: str, arguments: tuple[str, ...] = ()) -> Script:
 
 def rehearse(script: Script, session: "Session", function_start: int) -> "list[RehearsedHandler]":
     """Run a script without placing anything; return its handlers that would run in the function at an address."""
-    from anyprobe.probes.handlers.rehearsal import Rehearsal
+    from anyprobe.probes.rehearsal import Rehearsal
 
     rehearsal = Rehearsal(session)
     with ExitStack() as stack:

@@ -205,7 +205,7 @@ class Window:
 def _snapshots(sessions: "Sequence[Measured]") -> dict[int, Snapshot]:
     """Return what all have counted by now; what a program has that has just ended is there later, too."""
     from anyprobe.cli.programs import targets
-    from anyprobe.probes.still import still
+    from anyprobe.probes.providers.function.still import still
 
     found = {}
     with still([targets.on_process(each) for each in sessions if each.pid != targets.KERNEL]):

@@ -246,7 +246,7 @@ class Regions:
 
     def _running(self, snapshot: Snapshot) -> "Counter[Key]":
         """Return for how long calls and regions have been open that are."""
-        from anyprobe.probes.timing.clock import own_time_at
+        from anyprobe.probes.clock import own_time_at
 
         found: Counter[Key] = Counter()
         pid = snapshot.target.pid

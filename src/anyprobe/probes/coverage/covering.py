@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from anyprobe.binary.flow.function import FunctionCode
     from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.data.snapshots.snapshot import SiteResult
-    from anyprobe.probes.probe import Place, Probe
-    from anyprobe.probes.wanted.entering import Entrances
+    from anyprobe.probes.providers.function.probe import Place, Probe
+    from anyprobe.probes.providers.function.wanted.entering import Entrances
     from anyprobe.splice.edits import Module
 
 RUNS, UNDECIDED = "%run", "%undecided"
@@ -68,7 +68,7 @@ def read_coverage(
 def blocks_in(code: "FunctionCode") -> tuple[list[int], dict[int, int]]:
     """Return the offsets of a function's blocks from its start, and the sizes by the addresses of the blocks."""
     from anyprobe.binary.flow.blocks import run_sizes
-    from anyprobe.probes.probe import instructions_of
+    from anyprobe.probes.providers.function.probe import instructions_of
 
     found = list(instructions_of(code, RUNS[1:]))
     return [at - code.start for at in found], dict(zip(found, run_sizes(code, found), strict=True))

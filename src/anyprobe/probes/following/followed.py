@@ -21,12 +21,12 @@ from anyprobe.data.snapshots.last_results import results_at_end
 from anyprobe.data.snapshots.snapshot import Snapshot
 from anyprobe.journal.installed import processes_with_splices
 from anyprobe.probes.duties import Attended, Duties, duties_of
-from anyprobe.probes.following.exec_gate import ITSELF
 from anyprobe.probes.following.strays import Strays
-from anyprobe.probes.following.waiting_tasks import task_that_waits
 from anyprobe.probes.group import SessionGroup
 from anyprobe.probes.options import OptionNames, SessionOptions, chosen
-from anyprobe.probes.removal import forget_places
+from anyprobe.probes.providers.function.gates.exec_gate import ITSELF
+from anyprobe.probes.providers.function.gates.waiting_tasks import task_that_waits
+from anyprobe.probes.providers.function.removal import forget_places
 from anyprobe.probes.session import Session
 from anyprobe.probes.specs.spec import Spec, parsed
 from anyprobe.probes.target_errors import refuse_emulated, typed
@@ -37,9 +37,9 @@ from anyprobe.target.system import procfs
 from anyprobe.target.system.memory import TargetMemory
 
 if TYPE_CHECKING:
-    from anyprobe.probes.handlers.callbacks import Hit
-    from anyprobe.probes.host import ProbeHost
-    from anyprobe.probes.probe import Probe
+    from anyprobe.probes.providers.function.handlers.callbacks import Hit
+    from anyprobe.probes.providers.function.host import ProbeHost
+    from anyprobe.probes.providers.function.probe import Probe
     from anyprobe.target.system.ptrace import Registers
 
 _TIMEOUT = 8.0

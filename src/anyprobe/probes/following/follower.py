@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from anyprobe.probes.handlers.callbacks import Hit
-    from anyprobe.probes.host import ProbeHost
+    from anyprobe.probes.providers.function.handlers.callbacks import Hit
+    from anyprobe.probes.providers.function.host import ProbeHost
 
 
 class Follower(Protocol):

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from anyprobe.data.snapshots.snapshot import Snapshot
-    from anyprobe.probes.probe import Probe
-    from anyprobe.probes.wanted.desired import Desired
+    from anyprobe.probes.providers.function.probe import Probe
+    from anyprobe.probes.providers.function.wanted.desired import Desired
 
 
 class ForkChildren(Protocol):

@@ -26,9 +26,9 @@ from anyprobe.journal.memfds import is_ours
 from anyprobe.journal.records import FoundJournal, RecordKind
 from anyprobe.probes.composed import ComposedHost
 from anyprobe.probes.outside import registering
-from anyprobe.probes.probe import Probe
+from anyprobe.probes.providers.function.probe import Probe
+from anyprobe.probes.providers.function.wanted.desired import Desired, Policy
 from anyprobe.probes.target_errors import typed
-from anyprobe.probes.wanted.desired import Desired, Policy
 from anyprobe.splice.codegen.handlers.facts import HandlerFacts, instances_bytes
 from anyprobe.target.process.process import Process
 

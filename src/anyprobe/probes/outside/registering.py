@@ -8,8 +8,8 @@ from anyprobe.core.refusal import Reason
 from anyprobe.journal.registrations import Entry
 
 if TYPE_CHECKING:
-    from anyprobe.probes.host import ProbeHost
-    from anyprobe.probes.probe import Place, Probe
+    from anyprobe.probes.providers.function.host import ProbeHost
+    from anyprobe.probes.providers.function.probe import Place, Probe
 
 
 def enter(session: "ProbeHost", probes: Iterable["Probe"]) -> None:

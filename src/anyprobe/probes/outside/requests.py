@@ -10,7 +10,7 @@ from anyprobe.target.process.process import Process
 
 if TYPE_CHECKING:
     from anyprobe.data.findings.leftover import OptimizationReport
-    from anyprobe.probes.host import ProbeHost
+    from anyprobe.probes.providers.function.host import ProbeHost
 
 PATIENCE, PAUSE = 3.0, 0.02
 """Seconds: commands look twice in one."""
@@ -47,7 +47,7 @@ def look(session: "ProbeHost") -> None:
     new = [asked for asked, done in found.values() if asked != done]
     if not new:
         return
-    from anyprobe.probes.wanted.replanning import switch_optimization
+    from anyprobe.probes.providers.function.wanted.replanning import switch_optimization
 
     staying = switch_optimization(session, session.probes, on=new[0] == Request.OPTIMIZE)
     session.warn(*staying)

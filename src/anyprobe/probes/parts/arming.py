@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any
 from anyprobe.binary.images.modules import VDSO
 from anyprobe.core.cachedproperty import Lazy
 from anyprobe.core.errors import Interrupted, StopTimeout, UsageError
-from anyprobe.probes import removal
 from anyprobe.probes.duties import locked
-from anyprobe.probes.handlers.decorators import Decorators
 from anyprobe.probes.outside import registering
 from anyprobe.probes.parts.children import Gates
+from anyprobe.probes.parts.decorators import Decorators
 from anyprobe.probes.parts.installing import Installer
 from anyprobe.probes.parts.modules import ModuleReconciler
 from anyprobe.probes.parts.timing import CallEnds, Times
-from anyprobe.probes.probe import Probe, equipped, places_of, shared
 from anyprobe.probes.providers import provided
+from anyprobe.probes.providers.function import removal
 from anyprobe.probes.providers.function.copies import AUDITED, has_libraries
+from anyprobe.probes.providers.function.probe import Probe, equipped, places_of, shared
 from anyprobe.probes.providers.function.resolve import ResolvedSite
+from anyprobe.probes.providers.function.wanted.desired import Policy
 from anyprobe.probes.specs.spec import Spec, check_functions, parsed
 from anyprobe.probes.target_errors import typed
-from anyprobe.probes.wanted.desired import Policy
 
 if TYPE_CHECKING:
     import builtins
@@ -33,13 +33,14 @@ if TYPE_CHECKING:
     from anyprobe.data.findings.explanation import Explanation, ListedSite
     from anyprobe.data.findings.optimisation import Optimisation
     from anyprobe.probes.budget import Budget
-    from anyprobe.probes.host import ProbeHost
-    from anyprobe.probes.optimising.optimiser import Optimiser
-    from anyprobe.probes.overhead import OverheadWatch
     from anyprobe.probes.providers.base import Provider
-    from anyprobe.probes.replacing.replacement import Replacement, Replacements
-    from anyprobe.probes.replacing.shared_object import SharedObject
-    from anyprobe.probes.wanted.retiring import Retirement
+    from anyprobe.probes.providers.function.handlers.points import Handler
+    from anyprobe.probes.providers.function.host import ProbeHost
+    from anyprobe.probes.providers.function.optimising.optimiser import Optimiser
+    from anyprobe.probes.providers.function.overhead import OverheadWatch
+    from anyprobe.probes.providers.function.replacing.replacement import Replacement, Replacements
+    from anyprobe.probes.providers.function.replacing.shared_object import SharedObject
+    from anyprobe.probes.providers.function.wanted.retiring import Retirement
 
 Probes = list[Probe]
 
@@ -137,7 +138,7 @@ class Arming:
         found = self.arm(wanted, timed=False, follow=follow, flags=not counts, waits=lazy and not counts)
         self.covered += found
         if not counts:
-            from anyprobe.probes.wanted.retiring import Retirement
+            from anyprobe.probes.providers.function.wanted.retiring import Retirement
 
             if self.retirement is None:
                 self.retirement = Retirement(self._host)
@@ -155,7 +156,7 @@ class Arming:
         turn: float = 0.5, specialise: bool = False,
     ) -> "Optimiser":  # fmt: skip
         """Count what is called, and return what goes on from there, step by step; the arguments are ``optimise``'s."""
-        from anyprobe.probes.optimising.optimiser import Optimiser
+        from anyprobe.probes.providers.function.optimising.optimiser import Optimiser
 
         host = self._host
         if not host.unsafe:
@@ -167,10 +168,13 @@ class Arming:
         probes, measured = (found, None) if measure is None else (found[:-1], found[-1])
         if not specialise:
             return Optimiser(host, probes, measured, self.remove, watch=watch, turns=turns, turn=turn)
-        from anyprobe.probes.optimising.specialiser import Specialiser
+        from anyprobe.probes.providers.function.optimising.specialiser import Specialiser
 
-        handlers = self._handlers
-        return Specialiser(host, probes, measured, self.remove, handlers, watch=watch, turns=turns, turn=turn)
+        def at_entries(handler: "Handler", specs: list[str]) -> "list[Probe]":
+            self._handlers.entry(*specs)(handler)
+            return self._handlers.probes_of(handler)
+
+        return Specialiser(host, probes, measured, self.remove, at_entries, watch=watch, turns=turns, turn=turn)
 
     def optimise(
         self, *specs: str | Spec, measure: str | Spec | None = None, watch: float = 1.0, turns: int = 6,
@@ -233,13 +237,13 @@ class Arming:
         if isinstance(spec, Mapping) != (by is None):
             raise UsageError("replace needs a function and what replaces it, or a mapping of several")
         pairs = spec if isinstance(spec, Mapping) else {spec: by or ""}
-        from anyprobe.probes.replacing.replacement import When
+        from anyprobe.probes.providers.function.replacing.replacement import When
 
         return self._replacements.replace(pairs, When(when_quiet, outside, timeout))
 
     @Lazy
     def _replacements(self) -> "Replacements":
-        from anyprobe.probes.replacing.replacement import Replacements
+        from anyprobe.probes.providers.function.replacing.replacement import Replacements
 
         return Replacements(self._host, lambda: self._handlers.handling, self.enable, self.remove)
 
@@ -277,7 +281,7 @@ class Arming:
                 of that: after ten seconds at first, and later and later where it has to go again.
         """
         host = self._host
-        from anyprobe.probes.overhead import TSC_TIMING_NS, VDSO_TIMING_NS, OverheadWatch, disarmed
+        from anyprobe.probes.providers.function.overhead import TSC_TIMING_NS, VDSO_TIMING_NS, OverheadWatch, disarmed
 
         first = self._watch is None  # which has nothing to compare with
         self._watch = self._watch or OverheadWatch(VDSO_TIMING_NS if host.splicing.memory.clock else TSC_TIMING_NS)
@@ -328,7 +332,7 @@ class Arming:
             probes: those to arm again; they count on.
         """
         host = self._host
-        from anyprobe.probes.wanted.replanning import keep_order_of_handlers
+        from anyprobe.probes.providers.function.wanted.replanning import keep_order_of_handlers
 
         host.check_attached()
         self._forget_budget(probes)
@@ -355,7 +359,7 @@ class Arming:
         Raises:
             SpecError: the spec means no site, or several.
         """
-        from anyprobe.probes.wanted import planning
+        from anyprobe.probes.providers.function.wanted import planning
 
         (wanted,) = parsed((spec,))
         return planning.explain(self._host, wanted, timed=timed)
@@ -374,7 +378,7 @@ class Arming:
         Args:
             specs: the sites, globs included.
         """
-        from anyprobe.probes.wanted import planning
+        from anyprobe.probes.providers.function.wanted import planning
 
         return planning.listed(self._host, parsed(specs))
 
@@ -456,7 +460,7 @@ class Arming:
             self._modules.reconcile(host.objects.objects)
         hold = None
         if self._modules.desired.awaits_choice and not static:
-            from anyprobe.probes.timing.held import held_at_choices
+            from anyprobe.probes.providers.function.timing.held import held_at_choices
 
             hold = held_at_choices(host.process, self._times.walking, self._place_chosen, host.warn)
         host.handler_watch.place_gate()

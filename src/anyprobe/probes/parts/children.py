@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 from anyprobe.core.cachedproperty import Lazy
 from anyprobe.core.errors import TargetError
 from anyprobe.probes.duties import locked
-from anyprobe.probes.handlers.decorators import Decorators
+from anyprobe.probes.parts.decorators import Decorators
 from anyprobe.probes.parts.modules import ModuleReconciler
 from anyprobe.probes.parts.timing import CallEnds
 from anyprobe.probes.target_errors import typed
 
 if TYPE_CHECKING:
-    from anyprobe.probes.following.exec_gate import ExecGate
     from anyprobe.probes.following.follower import Follower
-    from anyprobe.probes.following.fork_gate import ForkGate
-    from anyprobe.probes.forks.ended_children import EndedChildren
-    from anyprobe.probes.host import ProbeHost
+    from anyprobe.probes.providers.function.forks.ended_children import EndedChildren
+    from anyprobe.probes.providers.function.gates.exec_gate import ExecGate
+    from anyprobe.probes.providers.function.gates.fork_gate import ForkGate
+    from anyprobe.probes.providers.function.host import ProbeHost
     from anyprobe.splice.regions.code_region import SlotBank
 
 
@@ -60,7 +60,7 @@ class Gates:
         ):
             yield
             return
-        from anyprobe.probes.following.exec_gate import ExecGate
+        from anyprobe.probes.providers.function.gates.exec_gate import ExecGate
 
         gate = self._execs = ExecGate(host, partial(follower.executes, host, waits_at=self.waits_at))
         with typed(host.process, "arming probes in"):
@@ -78,7 +78,7 @@ class Gates:
             return
         if host.awaits_libraries or self._modules.is_placing_once:
             return
-        from anyprobe.probes.following.fork_gate import ForkGate
+        from anyprobe.probes.providers.function.gates.fork_gate import ForkGate
 
         self.forks = ForkGate(host)
         with typed(host.process, "arming probes in"):
@@ -132,7 +132,7 @@ class ChildWatch:
         host = self._host
         if host.closed:
             return
-        from anyprobe.probes.reading import BankValues
+        from anyprobe.probes.providers.function.reading import BankValues
 
         self._gates.look_for_forked()
         self._modules.look_at_fork_children()
@@ -157,7 +157,7 @@ class ChildWatch:
 
     def look_for_new(self) -> None:
         """Learn which processes the fork children are that have begun to count since, and look at nothing else."""
-        from anyprobe.probes.reading import forked_alone
+        from anyprobe.probes.providers.function.reading import forked_alone
 
         host = self._host
         with host.lock:
@@ -167,7 +167,7 @@ class ChildWatch:
 
     @Lazy
     def _ended(self) -> "EndedChildren":
-        from anyprobe.probes.forks.ended_children import EndedChildren
+        from anyprobe.probes.providers.function.forks.ended_children import EndedChildren
 
         return EndedChildren()
 

@@ -8,12 +8,12 @@ from anyprobe.core.errors import TargetError
 from anyprobe.probes.duties import locked
 from anyprobe.probes.outside import registering
 from anyprobe.probes.parts.timing import CallEnds, Times
-from anyprobe.probes.probe import Place, Probe, edits_for, places_of
 from anyprobe.probes.providers import provided
+from anyprobe.probes.providers.function.probe import Place, Probe, edits_for, places_of
 from anyprobe.probes.target_errors import typed
 
 if TYPE_CHECKING:
-    from anyprobe.probes.host import ProbeHost
+    from anyprobe.probes.providers.function.host import ProbeHost
 
 
 class Installer:
@@ -107,7 +107,7 @@ class Installer:
         host.splicing.registrations.write()
         told, splices = upkeep.look_at_text(mappings)
         if splices:
-            from anyprobe.probes.wanted.withdrawal import withdrawn
+            from anyprobe.probes.providers.function.wanted.withdrawal import withdrawn
 
             told = withdrawn(told, splices, host.probes, self.disarm)
         host.warn(*told, *host.copies.uncounted(host.probes, mappings))

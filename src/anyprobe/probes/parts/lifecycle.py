@@ -8,21 +8,21 @@ from anyprobe.core.collection import collect_what_was_made
 from anyprobe.core.errors import TargetExited
 from anyprobe.data.snapshots.last_results import armed_as
 from anyprobe.data.snapshots.snapshot import Snapshot
-from anyprobe.probes import removal
 from anyprobe.probes.duties import locked
-from anyprobe.probes.handlers.decorators import Decorators
 from anyprobe.probes.parts.arming import Arming
 from anyprobe.probes.parts.children import Gates
+from anyprobe.probes.parts.decorators import Decorators
 from anyprobe.probes.parts.installing import Installer
 from anyprobe.probes.parts.loop import DutyLoop
 from anyprobe.probes.parts.modules import ModuleReconciler
 from anyprobe.probes.parts.results import Results
 from anyprobe.probes.parts.timing import Times
 from anyprobe.probes.providers import provided
+from anyprobe.probes.providers.function import removal
 from anyprobe.probes.target_errors import typed
 
 if TYPE_CHECKING:
-    from anyprobe.probes.host import ProbeHost
+    from anyprobe.probes.providers.function.host import ProbeHost
 
 
 class Lifecycle:
@@ -140,6 +140,6 @@ class Lifecycle:
 
     def hold_handlers(self) -> None:
         """Have a program that is not running yet wait where it sets handlers for faults, till ``follow_handlers``."""
-        from anyprobe.probes.handlers.handler_gate import HandlerGate
+        from anyprobe.probes.providers.function.gates.handler_gate import HandlerGate
 
         self._host.handler_watch.hold(HandlerGate(self._host, self._times.leave_out))

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from anyprobe.core.cachedproperty import Lazy
 from anyprobe.core.errors import TargetError
 from anyprobe.probes.duties import PLACING_LOOKS, PROGRAM_LOOKS, Duties, Tended, duties_of
-from anyprobe.probes.handlers.decorators import Decorators
 from anyprobe.probes.parts.arming import Arming
 from anyprobe.probes.parts.children import ChildWatch
+from anyprobe.probes.parts.decorators import Decorators
 from anyprobe.probes.parts.installing import Installer
 from anyprobe.probes.parts.modules import ModuleReconciler
 from anyprobe.probes.parts.timing import CallEnds, Times
 
 if TYPE_CHECKING:
-    from anyprobe.probes.host import ProbeHost
+    from anyprobe.probes.providers.function.host import ProbeHost
     from anyprobe.probes.scripts.hooks import Hooks
 
 WAITING_LOOKS = 1.0

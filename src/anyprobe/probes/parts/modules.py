@@ -13,32 +13,32 @@ from anyprobe.core.checkpoints import checkpoint
 from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import SpecError, TargetExited
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.probes.clock import own_clock
 from anyprobe.probes.duties import locked
-from anyprobe.probes.handlers.decorators import Decorators
 from anyprobe.probes.outside import registering
+from anyprobe.probes.parts.decorators import Decorators
 from anyprobe.probes.parts.installing import Installer
 from anyprobe.probes.parts.timing import Times
-from anyprobe.probes.probe import Probe, equipped, shared
 from anyprobe.probes.providers.function.copies import has_libraries
 from anyprobe.probes.providers.function.placing import add_counted, add_timed, check_places, survey
+from anyprobe.probes.providers.function.probe import Probe, equipped, shared
 from anyprobe.probes.providers.function.resolve import ResolvedSite, resolve_all
+from anyprobe.probes.providers.function.wanted.desired import Desired, DesiredState, Finds, Policy, Taken, unchosen_in
 from anyprobe.probes.providers.provided import Providers
 from anyprobe.probes.specs.parts import Spec
 from anyprobe.probes.target_errors import typed
-from anyprobe.probes.timing.clock import own_clock
-from anyprobe.probes.wanted.desired import Desired, DesiredState, Finds, Policy, Taken, unchosen_in
 
 if TYPE_CHECKING:
     from anyprobe.data.findings.pending import PendingSpec
     from anyprobe.data.snapshots.snapshot import Snapshot
-    from anyprobe.probes.following.entry_gate import EntryGate, Waiting
     from anyprobe.probes.following.fork_children import ForkChildren
-    from anyprobe.probes.handlers.callbacks import Hit
-    from anyprobe.probes.handlers.load_gate import LoadGate
-    from anyprobe.probes.host import ProbeHost
+    from anyprobe.probes.providers.function.gates.entry_gate import EntryGate, Waiting
+    from anyprobe.probes.providers.function.gates.load_gate import LoadGate
+    from anyprobe.probes.providers.function.handlers.callbacks import Hit
+    from anyprobe.probes.providers.function.host import ProbeHost
     from anyprobe.probes.providers.function.resolve import Resolution
+    from anyprobe.probes.providers.function.threads.thread_slots import ThreadSlots
     from anyprobe.probes.providers.usdt.sites import MarkerTable
-    from anyprobe.probes.threads.thread_slots import ThreadSlots
 
 _STARTING, _LOOKS = 1.0, 0.002
 """Seconds to wait for the loader of a program that has just begun, and between two looks at it."""
@@ -339,7 +339,7 @@ class ModuleReconciler:
         """Return what has blocks get their probes as functions are entered, if that is wanted and can be."""
         if not probe.waits or not sites:
             return None
-        from anyprobe.probes.following import entry_gate
+        from anyprobe.probes.providers.function.gates import entry_gate
 
         host = self._host
         self._entries = gate = self._entries or entry_gate.EntryGate(host)
@@ -353,7 +353,7 @@ class ModuleReconciler:
     def thread_slots(self) -> "ThreadSlots":
         """Whether threads have memory of their own that generated code finds."""
         host = self._host
-        from anyprobe.probes.threads.thread_slots import ThreadSlots
+        from anyprobe.probes.providers.function.threads.thread_slots import ThreadSlots
 
         return ThreadSlots(host, host.handler_watch.function_at, self._installer.disarm)
 
@@ -391,8 +391,8 @@ class ModuleReconciler:
         if early or not host.has_gates or not self.desired.follows or self._taken is not None:
             return
         if self._loads is None:
-            from anyprobe.probes.handlers.load_gate import LoadGate
             from anyprobe.probes.providers.function import expected
+            from anyprobe.probes.providers.function.gates.load_gate import LoadGate
 
             self._loads = LoadGate(host, self._look_at_loads)
             with typed(host.process, "arming probes in"):
@@ -431,7 +431,7 @@ class ModuleReconciler:
     def _child_that_waits(self, hit: "Hit") -> int | None:
         """Return the fork child whose thread waits; None where it is the program's own, or runs in its memory."""
         host = self._host
-        from anyprobe.probes.following.waiting_tasks import child_that_waits
+        from anyprobe.probes.providers.function.gates.waiting_tasks import child_that_waits
 
         assert self._loads is not None
         return child_that_waits(host.pid, hit.tid, host.splicing.holdings.inodes(), self._loads.__contains__)

@@ -8,20 +8,20 @@ from anyprobe.data.findings.refused import RefusedSite
 from anyprobe.data.snapshots.last_results import disarmed, with_end_of
 from anyprobe.data.snapshots.snapshot import Snapshot
 from anyprobe.data.snapshots.taken import included
-from anyprobe.probes import reading
 from anyprobe.probes.duties import locked
-from anyprobe.probes.handlers.decorators import Decorators
 from anyprobe.probes.parts.arming import Arming
+from anyprobe.probes.parts.decorators import Decorators
 from anyprobe.probes.parts.installing import Installer
 from anyprobe.probes.parts.modules import ModuleReconciler
 from anyprobe.probes.parts.timing import Times
 from anyprobe.probes.providers import provided
-from anyprobe.probes.reading import BankValues
+from anyprobe.probes.providers.function import reading
+from anyprobe.probes.providers.function.reading import BankValues
 from anyprobe.target.system.kernel_log import kernel_log
 
 if TYPE_CHECKING:
     from anyprobe.data.findings.calltree import CallNode
-    from anyprobe.probes.host import ProbeHost
+    from anyprobe.probes.providers.function.host import ProbeHost
 
 _CROWDED = "there are too many fork children to tell them all apart: what some have counted is the program's"
 
@@ -116,7 +116,7 @@ class Results:
             since, gate = self._arming.covered_since, host.entry_gate
             coverage = read_coverage(self._arming.covered, known, since=since, gate=gate)
         if functions:
-            from anyprobe.probes.timing.other_time import other_time
+            from anyprobe.probes.providers.function.timing.other_time import other_time
         return Snapshot(
             target=target,
             waited=waited,
@@ -167,7 +167,7 @@ class Results:
         said = self._times.clock_warnings()
         log = kernel_log()
         if host.children.killed() or (log is not None and log.faults()):
-            from anyprobe.probes.stacks.death import deaths_of_children
+            from anyprobe.probes.providers.function.death import deaths_of_children
 
             said += deaths_of_children(host)
         if (handling := self._handlers.used) is not None:

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.cachedproperty import Lazy
 from anyprobe.core.refusal import Refusal
+from anyprobe.probes.clock import Clock, ClockChoice
 from anyprobe.probes.duties import locked
-from anyprobe.probes.timing.clock import Clock, ClockChoice
 from anyprobe.target.system import procfs
 
 if TYPE_CHECKING:
-    from anyprobe.probes.handlers.callbacks import Hit
-    from anyprobe.probes.host import ProbeHost
-    from anyprobe.probes.probe import Place, Probe
+    from anyprobe.probes.providers.function.handlers.callbacks import Hit
+    from anyprobe.probes.providers.function.host import ProbeHost
+    from anyprobe.probes.providers.function.probe import Place, Probe
     from anyprobe.probes.providers.function.resolve import ResolvedSite
-    from anyprobe.probes.threads.clock_watch import ClockWatch
-    from anyprobe.probes.timing.return_points import ReturnPoints
-    from anyprobe.probes.timing.waiting import Waiting
+    from anyprobe.probes.providers.function.threads.clock_watch import ClockWatch
+    from anyprobe.probes.providers.function.threads.processor_waits import Waiting
+    from anyprobe.probes.providers.function.timing.return_points import ReturnPoints
 
 _ASKING = (
     "{} threads ask for their time on processors at each reading, which takes them 0.3 to 0.6 µs: no perf event can be "
@@ -62,7 +62,7 @@ class Times:
         """Have calls that a thread has open begin as much later as it waits for anyprobe, when it goes on."""
         banks = [bank for bank in self._host.splicing.holdings.banks if bank.layout.records]
         if self.walking is not None and banks:
-            from anyprobe.probes.reading import BankValues
+            from anyprobe.probes.providers.function.reading import BankValues
             from anyprobe.splice.codegen.handlers import rendezvous
 
             places = [
@@ -99,7 +99,7 @@ class Times:
         """Give calls that the program has ended in their time up to its end, once it has ended."""
         host = self._host
         if self.clock is not None and not self._are_ended and host.process.exited():
-            from anyprobe.probes.timing.ended import end_calls
+            from anyprobe.probes.providers.function.timing.ended import end_calls
 
             self._are_ended = True
             self.measure()
@@ -120,7 +120,7 @@ class Times:
     @Lazy
     def waiting(self) -> "Waiting":
         """What the program's threads have waited for a processor, while calls are timed."""
-        from anyprobe.probes.timing.waiting import Waiting
+        from anyprobe.probes.providers.function.threads.processor_waits import Waiting
 
         return Waiting(self._host.process)
 
@@ -141,7 +141,7 @@ class Times:
     @Lazy
     def clock_watch(self) -> "ClockWatch":
         """Whether the program forbids its threads to read the clock."""
-        from anyprobe.probes.threads.clock_watch import ClockWatch
+        from anyprobe.probes.providers.function.threads.clock_watch import ClockWatch
 
         return ClockWatch(self._host)
 
@@ -150,7 +150,7 @@ class Times:
         watch = Times.clock_watch.made(self)
         said = [] if watch is None else list(watch.warnings())
         if self.choice.on_processors:
-            from anyprobe.probes.reading import BankValues
+            from anyprobe.probes.providers.function.reading import BankValues
 
             banks = [bank for bank in self._host.splicing.holdings.banks if bank.layout.on_processors]
             asking = sum(BankValues().reader(bank).threads_asking() for bank in banks)
@@ -174,7 +174,7 @@ class Times:
         """Return why a function cannot be timed, as far as the session says so."""
         if self.refusal is not None or not site.object.image.is_go:
             return self.refusal
-        from anyprobe.probes.timing.go_calls import go_refusal
+        from anyprobe.probes.providers.function.timing.go_calls import go_refusal
 
         return go_refusal(site.address, clock=self._host.splicing.memory.clock, on_processors=self.choice.on_processors)
 
@@ -190,7 +190,7 @@ class CallEnds:
     @Lazy
     def return_points(self) -> "ReturnPoints":
         """Where calls end that leave their function by a jump."""
-        from anyprobe.probes.timing.return_points import ReturnPoints
+        from anyprobe.probes.providers.function.timing.return_points import ReturnPoints
 
         return ReturnPoints(self._host)
 
@@ -212,7 +212,7 @@ class CallEnds:
         if any(probe.timed for probe in probes):
             self._times.waiting.look()
         if any(timed.points for probe in probes for timed in probe.timed):
-            from anyprobe.probes.timing.go_tails import given_up
+            from anyprobe.probes.providers.function.timing.go_tails import given_up
 
             host.engine.change(given_up(probes))
         if any(probe.timed or probe.handled for probe in probes):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from anyprobe.core.errors import UsageError
-from anyprobe.probes.probe import Probe
+from anyprobe.probes.providers.function.probe import Probe
 
 if TYPE_CHECKING:
     from anyprobe.data.snapshots.snapshot import SiteResult

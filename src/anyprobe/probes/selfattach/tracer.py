@@ -20,17 +20,17 @@ from anyprobe.data.layouts.layout import BLOCK_GUARD, BLOCK_HEAD_BYTES, BLOCK_OW
 from anyprobe.data.readers.maps import MapView
 from anyprobe.data.readers.tables import TableView
 from anyprobe.data.snapshots.snapshot import Snapshot
-from anyprobe.probes.handlers.handling import Call
+from anyprobe.probes.clock import own_time
 from anyprobe.probes.opening import attach
 from anyprobe.probes.options import SessionOptions
-from anyprobe.probes.probe import Probe
+from anyprobe.probes.providers.function.handlers.handling import Call
+from anyprobe.probes.providers.function.probe import Probe
 from anyprobe.probes.scripts.events import MARGIN_NS
 from anyprobe.probes.selfattach.channel import Answer, Channel, ChannelClosed, Failure, Request
 from anyprobe.probes.selfattach.pickling import Parcel, Receiver
 from anyprobe.probes.selfattach.postmortem import Ledger, ledger_of
 from anyprobe.probes.selfattach.sharing import Shared, described
 from anyprobe.probes.session import Session
-from anyprobe.probes.timing.clock import own_time
 from anyprobe.splice.memory.arena import Arena
 from anyprobe.splice.regions.code_region import SlotBank
 from anyprobe.target.system import gateway

@@ -46,7 +46,7 @@ class Symbols(Generic[_Objects]):
         self._callers: dict[int, str] = {}
         self._types: dict[int, str] = {0: NO_TYPE}
         self.named_places: Callable[[Sequence[int]], Sequence[int | str]] | None = None
-        """What has names of its own for parts of stacks: see ``probes.stacks.python_stacks``."""
+        """What has names of its own for parts of stacks: see ``probes.providers.function.handlers.python_stacks``."""
         self.asleep_in: Callable[[str, int], str] | None = None
         """Does so for the stack of a thread that is asleep, by the id that it knows itself by."""
         self.lines: FrameLines | None = None

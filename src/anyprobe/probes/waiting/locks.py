@@ -17,7 +17,7 @@ from anyprobe.handlers.types.annotations import func, i32, i64, ptr, stack, u8, 
 from anyprobe.probes.waiting.libc_places import FUTEX, OPERATION, Library, lock_places
 
 if TYPE_CHECKING:
-    from anyprobe.probes.handlers.handling import Call
+    from anyprobe.probes.providers.function.handlers.handling import Call
     from anyprobe.probes.session import Session
     from anyprobe.probes.waiting.described import DescribedLock, LockNumber
 

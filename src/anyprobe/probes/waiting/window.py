@@ -14,7 +14,7 @@ from anyprobe.core.errors import TargetError
 from anyprobe.data.aggregates.results import AggregationResult, Key
 from anyprobe.data.findings.offcpu import ASLEEP, KERNEL, LATE, Cause, Causes, State, cause_of
 from anyprobe.data.layouts.cells import CellValue
-from anyprobe.probes.timing.clock import own_time, own_time_at
+from anyprobe.probes.clock import own_time, own_time_at
 from anyprobe.target.system import procfs
 
 if TYPE_CHECKING:

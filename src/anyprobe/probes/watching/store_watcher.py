@@ -21,18 +21,18 @@ from anyprobe.handlers.intrinsics import emit_partial
 from anyprobe.handlers.types.annotations import ptr, u64
 from anyprobe.isa.registers import GPRS
 from anyprobe.isa.stores import is_masked, stored_bytes, string_bytes
-from anyprobe.probes.handlers.points import HandlerAt, Point
+from anyprobe.probes.clock import own_time
 from anyprobe.probes.opening import attach
+from anyprobe.probes.providers.function.handlers.points import HandlerAt, Point
 from anyprobe.probes.specs.spec import parsed
 from anyprobe.probes.stacks.lines import SourceLines
-from anyprobe.probes.timing.clock import own_time
 from anyprobe.probes.watching.places import Watched, find
 from anyprobe.probes.watching.stores import about_to_be_stored
 from anyprobe.probes.watching.watcher import Access
 from anyprobe.splice.codegen.patch import ActionKind
 
 if TYPE_CHECKING:
-    from anyprobe.probes.probe import Place, Probe
+    from anyprobe.probes.providers.function.probe import Place, Probe
     from anyprobe.probes.watching.heap import Allocation
 
 MOST = 8

@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 from anyprobe.core.errors import InternalError
-from anyprobe.probes.probe import exit_want
-from anyprobe.probes.reading import BankValues
+from anyprobe.probes.providers.function.probe import exit_want
+from anyprobe.probes.providers.function.reading import BankValues
 from anyprobe.splice.apply.emission import MANY_FUNCTIONS, Emission, worth_moving
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.plan.splices import Want, WantKind

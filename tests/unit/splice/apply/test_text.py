@@ -16,12 +16,15 @@ DRIVER = "target/kernel/driver/device.py"
 """It writes patches, which no text leads to yet; the kernel's text is written by the driver itself."""
 DATA_WRITES = {
     "probes/providers/kernel/splices/joints.py": (1, "patches in the driver's memory, which no text leads to yet"),
-    "probes/replacing/originals.py": (
+    "probes/providers/function/replacing/originals.py": (
         3,
         "pointers of a shared object that was loaded for them, and code after its own, which nothing leads to yet",
     ),
     "probes/selfattach/tracer.py": (1, "a thread's slot in its control block"),
-    "probes/timing/children_text.py": (1, "the word in a bank that says what a fork child's text has"),
+    "probes/providers/function/timing/children_text.py": (
+        1,
+        "the word in a bank that says what a fork child's text has",
+    ),
     "splice/apply/emission.py": (1, "a springboard, in anyprobe's own pages"),
     "splice/codegen/timing/kept_costs.py": (1, "a file in the cache"),
     "splice/engine.py": (1, "gate pages"),

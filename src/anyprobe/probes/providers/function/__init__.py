@@ -1,5 +1,5 @@
-"""The function provider: instructions of the functions of a process.
+"""The function provider: instructions of the functions of a process, from specs to what has been counted there.
 
-In: specs and the objects of a process. Out: sites to splice.
-Must not change the target.
+In: specs and the objects of a process. Out: places that are spliced, and what their counters hold.
+Must not know a session: parts of sessions call it.
 """

@@ -10,8 +10,8 @@ from anyprobe.core.memory import MemoryFault, read_text
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.core.memory import Memory
-    from anyprobe.probes.probe import Place, Probe
     from anyprobe.probes.providers.function.objects import ObjectTable
+    from anyprobe.probes.providers.function.probe import Place, Probe
     from anyprobe.target.system.procfs import Mapping
 
 AUDITED = (

@@ -5,7 +5,15 @@ from collections.abc import Callable, Sequence
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.binary.images.modules import LoadedObject
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.probes.probe import Place, Probe, Timed, exit_want, exits_of, has_exits, instructions_of
+from anyprobe.probes.providers.function.probe import (
+    Place,
+    Probe,
+    Timed,
+    exit_want,
+    exits_of,
+    has_exits,
+    instructions_of,
+)
 from anyprobe.probes.providers.function.resolve import ResolvedSite
 from anyprobe.probes.specs.dtrace import EACH
 from anyprobe.splice.codegen.patch import ActionKind
@@ -116,7 +124,9 @@ def add_timed(
         return
     if not has_exits(probe, site, code, module, timed=True):
         return
-    from anyprobe.probes.timing.transfers import hands_over  # of control flow, which plain counts may not need
+    from anyprobe.probes.providers.function.timing.transfers import (
+        hands_over,  # of control flow, which plain counts may not need
+    )
 
     group = TimingGroup()
     timed = Timed(site, group)
@@ -129,7 +139,7 @@ def add_timed(
         hook = Hook(ActionKind.LEAVE if ends else ActionKind.LEAVE_TAIL, group)
         timed.places.append(Place(site, module, state, exit_want(each, hook), hook, each))
     if site.object.image.is_go:
-        from anyprobe.probes.timing.go_tails import follow_jumps
+        from anyprobe.probes.providers.function.timing.go_tails import follow_jumps
 
         follow_jumps(timed, code, module, exits.found)
     probe.timed.append(timed)

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
 
-from anyprobe.probes import reading, removal
-from anyprobe.probes.probe import Place, Probe, edits_for
+from anyprobe.probes.providers.function import reading, removal
+from anyprobe.probes.providers.function.probe import Place, Probe, edits_for
 from anyprobe.splice.edits import joined
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from anyprobe.core.refusal import Reason
 from anyprobe.splice.plan.splices import Want, WantKind
 
 if TYPE_CHECKING:
-    from anyprobe.probes.probe import Place, Probe
+    from anyprobe.probes.providers.function.probe import Place, Probe
 
 NOTE = "placed at the instruction after the marker's nop, which may fault"
 _NOP = b"\x90"

@@ -13,7 +13,7 @@ from anyprobe.core.code import Input, InputKind, NativeCode
 from anyprobe.data.layouts.layout import BankLayout
 from anyprobe.isa import disassemble
 from anyprobe.isa.assemble import Assembler
-from anyprobe.probes.handlers.own_memory import stack_block_offset
+from anyprobe.probes.providers.function.handlers.own_memory import stack_block_offset
 from anyprobe.splice.codegen.handlers.alone import assemble_handler_call
 from anyprobe.splice.codegen.handlers.chain import assemble_handler_chain, can_follow, chain_bytes
 from anyprobe.splice.codegen.handlers.facts import CALL_BYTES, STORAGE_BYTES, HandlerFacts, handler_bytes

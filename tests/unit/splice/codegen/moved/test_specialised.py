@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from anyprobe.isa.registers import NUMBERS
-from anyprobe.probes.optimising.specialiser import _decided
+from anyprobe.probes.providers.function.optimising.specialiser import _decided
 
 BASE = 0x401000
 CODE = bytes.fromhex(

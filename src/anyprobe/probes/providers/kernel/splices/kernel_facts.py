@@ -3,9 +3,9 @@
 from contextlib import suppress
 
 from anyprobe.core.errors import UnsupportedTarget
+from anyprobe.probes.clock import clock_source, own_time, tick_nanoseconds
 from anyprobe.probes.providers.kernel.chosen import Chosen
 from anyprobe.probes.providers.kernel.places.sites import KernelNames
-from anyprobe.probes.timing.clock import clock_source, own_time, tick_nanoseconds
 from anyprobe.splice.codegen.processes import Processes
 from anyprobe.splice.kernel.handlers import FUNCTIONS, RESCHEDULE, Kernel
 from anyprobe.target.kernel import preemption
