@@ -124,7 +124,8 @@ def test_malloc_is_counted_while_several_threads_allocate(libc):
 
 def inspect_from_outside():
     """Return what ``anyprobe probes`` finds in this process."""
-    program = "import sys; from anyprobe.probes.outside.listing import inspect; print(*inspect(int(sys.argv[1])).sites)"
+    module = "anyprobe.probes.providers.function.outside.listing"
+    program = f"import sys; from {module} import inspect; print(*inspect(int(sys.argv[1])).sites)"
     run = subprocess.run(
         [sys.executable, "-c", program, str(os.getpid())], capture_output=True, text=True, timeout=180, check=True
     )

@@ -15,7 +15,7 @@ from anyprobe.cli import main
 from anyprobe.cli.measurement.plan import Meanwhile
 from anyprobe.cli.programs import ending
 from anyprobe.core.errors import TargetError
-from anyprobe.probes.outside import listing
+from anyprobe.probes.providers.function.outside import listing
 from anyprobe.target.system import procfs
 from support.driver import wait_until
 

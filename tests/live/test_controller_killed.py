@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from anyprobe.splice.userspace.thread_slot import SLOTS
+from anyprobe.data.layouts.layout import SLOTS
 from anyprobe.target.process.process import Process
 from support.asked_controller import Controller
 from support.driver import Target, started

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import anyprobe
-from anyprobe.probes.outside import leftover
+from anyprobe.probes.providers.function.outside import leftover
 from support.results import refusals
 
 

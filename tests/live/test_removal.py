@@ -16,7 +16,7 @@ import pytest
 
 import anyprobe
 from anyprobe.core.errors import StopTimeout
-from anyprobe.probes.outside import leftover, listing
+from anyprobe.probes.providers.function.outside import leftover, listing
 from anyprobe.splice.apply.recovery import recovery
 from anyprobe.splice.apply.transaction import Transaction
 from anyprobe.target.process.process import Process

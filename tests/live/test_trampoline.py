@@ -11,7 +11,7 @@ import pytest
 
 import anyprobe
 from anyprobe.journal.memfds import is_ours
-from anyprobe.probes.outside import leftover
+from anyprobe.probes.providers.function.outside import leftover
 from anyprobe.target.system.procfs import read_mappings
 from live.test_controller_killed import Controller
 from support.driver import TARGETS, build, started, wait_until

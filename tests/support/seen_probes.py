@@ -3,7 +3,7 @@
 from contextlib import suppress
 
 from anyprobe.core.errors import TargetError
-from anyprobe.probes.outside import listing
+from anyprobe.probes.providers.function.outside import listing
 
 
 def is_probed(pid: int, function: str) -> bool:

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import anyprobe
 from anyprobe.data.findings.leftover import Leftover
-from anyprobe.probes.outside import listing
+from anyprobe.probes.providers.function.outside import listing
 from support.driver import PATIENCE, Target, wait_until
 
 

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 import anyprobe
-from anyprobe.probes.outside import leftover
+from anyprobe.probes.providers.function.outside import leftover
 from support.changes import patiently
 from support.driver import build, started, wait_until
 from support.image import Image

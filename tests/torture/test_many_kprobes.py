@@ -10,7 +10,7 @@ import pytest
 import anyprobe
 from anyprobe import Count
 from anyprobe.kprobes import Kprobe, debugfs, register_kprobes, unregister_kprobes
-from anyprobe.probes.outside import listing
+from anyprobe.probes.providers.function.outside import listing
 from support.driver import started, wait_until
 from support.image import Image
 from support.many_functions import many_functions

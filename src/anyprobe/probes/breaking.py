@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.data.layouts.layout import BLOCK_GUARD, BLOCK_REFUSED
-from anyprobe.splice.codegen.handlers.rendezvous import REGISTERS
 from anyprobe.target.process import job_stops, permission
 
 if TYPE_CHECKING:
@@ -123,10 +122,7 @@ class Breakpoints:
 
     def _program_state(self, registers: "Registers") -> tuple[int, int, int]:
         """Return pc, stack pointer and frame pointer of a thread, those of its hit where it waits for a callback."""
-        words = self._session.callbacks.words_at(registers)
-        if words is None:
-            return registers.rip, registers.rsp, registers.rbp
-        return words[-1], words[REGISTERS.index("rsp")], words[REGISTERS.index("rbp")]
+        return self._session.callbacks.frame_at(registers) or (registers.rip, registers.rsp, registers.rbp)
 
     @contextmanager
     def program_stopped(self, held: Held) -> Iterator[None]:
@@ -151,7 +147,7 @@ class Breakpoints:
             with self._host.process.stop() as stop:
                 for thread in stop.threads:
                     registers = cast("Registers", thread.registers)
-                    if registers.r12 == held.hit.waits_at and self._session.callbacks.words_at(registers) is not None:
+                    if registers.r12 == held.hit.waits_at and self._session.callbacks.frame_at(registers) is not None:
                         held.let_go()  # it finds the answer, should this process end before its registers are written
                         self._forget_handler(registers.fs_base)
                         self._set_registers(held.hit, registers)
@@ -164,8 +160,7 @@ class Breakpoints:
 
     def _set_registers(self, hit: "Hit", registers: "Registers") -> None:
         kept = int.from_bytes(self._host.process.mem.read(hit.regs.rsp - _KEPT_FLAGS, 2), "little")
-        for name in REGISTERS:
-            setattr(registers, name, getattr(hit.regs, name))
+        hit.regs.write_to(registers)
         registers.rip, registers.orig_rax = hit.ip, _NO_CALL
         flags = registers.eflags & ~(_LAHF | _OVERFLOW)
         registers.eflags = flags | kept >> 8 & _LAHF | _OVERFLOW * (kept & 1)

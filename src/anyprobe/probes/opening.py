@@ -10,7 +10,6 @@ from anyprobe.probes.providers.function import removal
 from anyprobe.probes.providers.function.copies import has_libraries
 from anyprobe.probes.session import Session
 from anyprobe.probes.target_errors import refuse_emulated, typed
-from anyprobe.splice.apply.uprobes import ADVICE, IN_USE, has_uprobes
 from anyprobe.target.process.process import Process
 
 if TYPE_CHECKING:
@@ -61,8 +60,6 @@ def _attached(process: Process, settings: SessionOptions) -> Session:
     with typed(process, "attaching to"):
         refuse_emulated(process)
         warnings = removal.clean_up(process)
-        if has_uprobes(process.mappings()):
-            warnings.append(f"{IN_USE}: {ADVICE}")
         session = Session(process, settings)
         deadline = time.monotonic() + _LOADING
         while not has_libraries(session.objects, process.mem) and time.monotonic() < deadline:  # it has just begun

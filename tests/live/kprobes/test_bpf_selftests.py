@@ -20,7 +20,7 @@ from anyprobe.kprobes import (
     unregister_kprobes,
     unregister_kretprobe,
 )
-from anyprobe.probes.outside import listing
+from anyprobe.probes.providers.function.outside import listing
 from support import consumers
 from support.driver import build, started
 from support.image import Image

@@ -10,7 +10,7 @@ import anyprobe
 from anyprobe.kprobes import debugfs
 from anyprobe.kprobes.events.errors import Problem
 from anyprobe.kprobes.events.table import Events
-from anyprobe.probes.outside import listing
+from anyprobe.probes.providers.function.outside import listing
 from support.driver import build, started
 
 pytestmark = pytest.mark.live

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from anyprobe.kprobes import Kprobe, debugfs, register_kprobe, unregister_kprobe
-from anyprobe.probes.outside import listing
+from anyprobe.probes.providers.function.outside import listing
 
 pytestmark = pytest.mark.live
 

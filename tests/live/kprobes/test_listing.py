@@ -24,7 +24,7 @@ from anyprobe.kprobes import (
     unregister_kprobe,
     unregister_kretprobe,
 )
-from anyprobe.probes.outside import leftover, listing
+from anyprobe.probes.providers.function.outside import leftover, listing
 from support.driver import build, started
 
 pytestmark = pytest.mark.live

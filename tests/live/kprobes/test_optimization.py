@@ -20,7 +20,7 @@ from anyprobe.kprobes import (
     register_kretprobe,
     unregister_kprobe,
 )
-from anyprobe.probes.outside import listing
+from anyprobe.probes.providers.function.outside import listing
 from support.driver import wait_until
 
 pytestmark = pytest.mark.live

@@ -10,7 +10,7 @@ import pytest
 
 import anyprobe
 from anyprobe.kprobes import KPROBE_FLAG_OPTIMIZED, Kprobe, debugfs, register_kprobes, unregister_kprobe
-from anyprobe.probes.outside import leftover, requests
+from anyprobe.probes.providers.function.outside import leftover, requests
 
 pytestmark = pytest.mark.live
 

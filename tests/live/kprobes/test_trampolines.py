@@ -21,7 +21,7 @@ from anyprobe.kprobes import (
     regs_return_value,
     unregister_kretprobe,
 )
-from anyprobe.probes.outside import leftover
+from anyprobe.probes.providers.function.outside import leftover
 from anyprobe.target.system.procfs import read_mappings
 from support.driver import build, started, wait_until
 from support.image import Image

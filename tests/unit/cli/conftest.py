@@ -11,7 +11,7 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.findings.explanation import Explanation, Line, ListedSite
 from anyprobe.data.findings.leftover import Leftover, RemovalReport
 from anyprobe.probes import opening
-from anyprobe.probes.outside import leftover, listing
+from anyprobe.probes.providers.function.outside import leftover, listing
 from support.sample_snapshots import snapshot, timing
 
 

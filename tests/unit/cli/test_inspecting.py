@@ -10,7 +10,7 @@ from anyprobe.cli.terminal import output
 from anyprobe.core.errors import NoSuchProcess
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.findings.explanation import ListedSite
-from anyprobe.probes.outside import leftover
+from anyprobe.probes.providers.function.outside import leftover
 
 NO_PID = (1 << 22) + 1
 """Above all that Linux gives to processes."""
@@ -170,7 +170,7 @@ def test_doctor_ends_with_what_to_try(sleeper, capsys):
 
 
 def test_probes_without_a_process_lists_those_that_have_some(fakes, capsys, monkeypatch):
-    probed = "anyprobe.probes.outside.listing.probed_processes"
+    probed = "anyprobe.probes.providers.function.outside.listing.probed_processes"
     monkeypatch.setattr(probed, lambda: [NO_PID, NO_PID + 1])
     assert main(["probes"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]

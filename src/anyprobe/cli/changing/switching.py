@@ -32,7 +32,7 @@ def command_of(name: str, does: str, *, on: bool) -> click.Command:
         from anyprobe.cli.kernel import switching as kernel_switching
         from anyprobe.cli.programs import targets
         from anyprobe.cli.terminal import output
-        from anyprobe.probes.outside import leftover
+        from anyprobe.probes.providers.function.outside import leftover
 
         del everything
         if kernel_switching.is_kernel(kernel, seconds, pids, names):

@@ -39,7 +39,7 @@ def removed(pids: "Sequence[int]") -> "RemovalReport":
     """Clean processes; of several, those that can be."""
     from anyprobe.core.errors import TargetError
     from anyprobe.data.findings.leftover import RemovalReport
-    from anyprobe.probes.outside import leftover
+    from anyprobe.probes.providers.function.outside import leftover
 
     report = RemovalReport((), 0)
     for pid in pids:

@@ -30,7 +30,7 @@ def command(
     if switching.is_kernel(kernel, seconds, pids, names):
         switching.optimize_kernel(on=switch == "on", seconds=seconds, as_json=as_json)
         return 0
-    from anyprobe.probes.outside import requests
+    from anyprobe.probes.providers.function.outside import requests
 
     report = requests.ask_for_optimization(targets.choose_one(pids, names), on=switch == "on")
     if as_json:

@@ -35,7 +35,7 @@ def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool, sites:
 
     from anyprobe.cli.programs import targets
     from anyprobe.cli.terminal import output
-    from anyprobe.probes.outside import listing
+    from anyprobe.probes.providers.function.outside import listing
 
     if kernel:
         from anyprobe.cli.kernel import probes as kernel_probes
@@ -70,7 +70,7 @@ def show_processes(*, as_json: bool) -> None:
 
     from anyprobe.cli.terminal import output
     from anyprobe.core.errors import TargetError
-    from anyprobe.probes.outside import listing
+    from anyprobe.probes.providers.function.outside import listing
 
     found: list[dict[str, Any]] = []
     with output.progress("looking", quiet=False):

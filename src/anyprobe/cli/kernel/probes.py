@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from anyprobe.cli.terminal import output
-from anyprobe.probes.outside import kernel_listing
-from anyprobe.probes.outside.kernel_listing import KernelProbes
+from anyprobe.probes.providers.kernel import kernel_listing
+from anyprobe.probes.providers.kernel.kernel_listing import KernelProbes
 from anyprobe.target.kernel.attached import LoadedProgram
 from anyprobe.target.kernel.kprobelist import DynamicEvent
 

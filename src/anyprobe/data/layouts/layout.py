@@ -36,6 +36,8 @@ BLOCK_HINTS = 0x800
 HINT_BITS = 9
 """How many bits the hash has; there are ``1 << HINT_BITS`` hints of four bytes."""
 
+SLOTS = range(0x200, 0x280, 8)
+"""From the thread pointer, the words one of which is a session's: glibc keeps them for compatibility only."""
 TID_OFFSET = 0x2D0
 """From the thread pointer, where glibc (2.2 to 2.41) has a thread's number; in a fork child's first thread the child's
 own. It is checked in the target before it is relied on."""

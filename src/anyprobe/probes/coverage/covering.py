@@ -10,12 +10,12 @@ from anyprobe.core.refusal import Reason
 from anyprobe.data.findings.coverage import Branch, Coverage, CoveredFunction, CoveredModule, Edge, Hits, most
 
 if TYPE_CHECKING:
+    from anyprobe.binary.flow.cfg import CodeMap
     from anyprobe.binary.flow.function import FunctionCode
     from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.data.snapshots.snapshot import SiteResult
     from anyprobe.probes.providers.function.probe import Place, Probe
     from anyprobe.probes.providers.function.wanted.entering import Entrances
-    from anyprobe.splice.edits import Module
 
 RUNS, UNDECIDED = "%run", "%undecided"
 """Calls end a run of instructions: they may throw, jump away or end the program. Jumps of which runs do not tell."""
@@ -34,7 +34,7 @@ def read_coverage(
     flagged = [probe for probe in probes if probe.sets_flags]
     flags = {place.site.object for probe in flagged for place in probe.places}
     flags |= {each.site.object for probe in flagged for each in probe.unentered}
-    modules: dict[LoadedObject, Module] = {}
+    modules: dict[LoadedObject, CodeMap] = {}
     functions: dict[LoadedObject, dict[int, tuple[str, dict[int, Hits]]]] = {}
     sizes: dict[LoadedObject, dict[int, int]] = {}
     taken: dict[LoadedObject, dict[int, Hits]] = {}
@@ -43,7 +43,7 @@ def read_coverage(
             taken.setdefault(place.site.object, {})[place.want.address] = hits_of.get(id(place))
             continue
         loaded, start = place.site.object, place.site.function.start
-        modules[loaded] = place.module
+        modules[loaded] = place.module.code
         sizes.setdefault(loaded, {})[place.want.address] = place.size
         _, blocks = functions.setdefault(loaded, {}).setdefault(start, (place.site.name, {}))
         # not known of what never counted; specs that overlap count the same
@@ -51,7 +51,7 @@ def read_coverage(
         blocks[place.offset] = max(known, default=None)
     for each in (each for probe in probes for each in probe.unentered):
         loaded, start = each.site.object, each.site.function.start
-        modules[loaded] = each.module
+        modules[loaded] = each.module.code
         offsets, own = blocks_in(each.code)
         sizes.setdefault(loaded, {}).update(own)
         functions.setdefault(loaded, {}).setdefault(start, (each.site.name, dict.fromkeys(offsets, never)))
@@ -90,7 +90,7 @@ def blocks_of(spec: str, what: str = RUNS) -> str:
 
 def _covered(
     loaded: "LoadedObject",
-    module: "Module",
+    code: "CodeMap",
     functions: dict[int, tuple[str, dict[int, Hits]]],
     refused: Sequence[int],
     sizes: dict[int, int],
@@ -103,7 +103,7 @@ def _covered(
     ``sizes`` are those of blocks, by their link-time addresses, ``taken`` how often conditional jumps were taken;
     ``follows``: whether edges are wanted.
     """
-    layout = module.code.layout
+    layout = code.layout
     for address in refused:
         start = layout.start_of(loaded.link_time(address)) if address in loaded else None
         if start is not None:
@@ -134,7 +134,7 @@ def _covered(
         from anyprobe.binary.objects.unique_names import unique_names
         from anyprobe.probes.coverage.covered_edges import covered_edges
 
-        edges, ways = covered_edges(module.code, {start: blocks for start, (_, blocks) in functions.items()}, taken)
+        edges, ways = covered_edges(code, {start: blocks for start, (_, blocks) in functions.items()}, taken)
         for each in rows.values():
             each.sort()
         for address, (jumps, goes_on) in sorted(ways.items()):

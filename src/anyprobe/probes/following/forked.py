@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Self
 
@@ -22,14 +22,13 @@ from anyprobe.core.wording import times
 from anyprobe.data.snapshots.kin import with_children
 from anyprobe.data.snapshots.snapshot import Snapshot
 from anyprobe.journal.installed import find_journals, processes_with_splices
-from anyprobe.journal.memfds import is_ours
 from anyprobe.journal.records import FoundJournal, RecordKind
 from anyprobe.probes.composed import ComposedHost
-from anyprobe.probes.outside import registering
+from anyprobe.probes.providers.function.forks.inherited_handlers import InheritedHandlers
+from anyprobe.probes.providers.function.outside import registering
 from anyprobe.probes.providers.function.probe import Probe
 from anyprobe.probes.providers.function.wanted.desired import Desired, Policy
 from anyprobe.probes.target_errors import typed
-from anyprobe.splice.codegen.handlers.facts import HandlerFacts, instances_bytes
 from anyprobe.target.process.process import Process
 
 _INHERITED = "it has the probes of the process that this one was forked from"
@@ -72,8 +71,6 @@ class ForkedHost(ComposedHost):
         self.has_gates = False
         self.modules.permit_absent()
         self._parts: dict[Probe, Probe] = {}
-        self._kept: list[HandlerFacts] = []
-        self._instances: dict[int, int] = {}
         self._taken_of: dict[int, dict[tuple[LoadedObject, int, str], str]] = {}
         self._inherited = frozenset(spliced_objects(self.objects.objects, process, journals))
         self.objects.leave(self._inherited, _INHERITED)
@@ -83,7 +80,7 @@ class ForkedHost(ComposedHost):
             record.extra & _SLOT for journal in journals for record in journal.of(RecordKind.BANK)
         )
         holdings.first_number = _NOT_NUMBERED
-        self._parent, self._handlers_here = parent, dict[int, HandlerFacts | None]()
+        self._parent, self._inherited_handlers = parent, InheritedHandlers(self, parent)
         self.children.begin()
 
     def warn(self, *texts: str) -> None:
@@ -120,38 +117,12 @@ class ForkedHost(ComposedHost):
         for place in part.places:
             facts = place.hook.handler
             if facts is not None:
-                if id(facts) not in self._handlers_here:
-                    self._handlers_here[id(facts)] = self._here(facts)
-                place.hook.handler = self._handlers_here[id(facts)]
+                place.hook.handler = self._inherited_handlers.here(facts)
             if facts is None or place.hook.handler is not None:
                 kept.append(place)
             else:
                 part.refuse(place.site, Refusal(Reason.GONE, place.want.address, _NO_HANDLER), place.module)
         part.places = kept
-
-    def _here(self, facts: HandlerFacts) -> HandlerFacts | None:
-        """Return what is to be known of a handler in the child, None where its memory is not mapped there."""
-        if facts.pool:
-            return None
-        words = [
-            *facts.storages,
-            *(getattr(each, name.name) for each in (facts, facts.reading) for name in fields(each)),
-        ]
-        needed = {each for each in words if isinstance(each, int) and self._parent.splicing.holdings.covers(each)}
-        inodes = self._parent.splicing.holdings.inodes()
-        there = [each for each in self.mappings() if each.inode in inodes and is_ours(each)]
-        if not all(any(each.start <= address < each.end for each in there) for address in needed):
-            return None
-        self._kept.append(facts)
-        return replace(facts, pid=self.pid, instances=self._instances_for(facts))
-
-    def _instances_for(self, facts: HandlerFacts) -> int:
-        """Return where calls have their data in the child, by where they have it in the parent; 0: they have none."""
-        parents = facts.instances
-        if parents and parents not in self._instances:
-            (store,) = self.splicing.map_stores([instances_bytes(facts.instance_threads)])
-            self._instances[parents] = store.address
-        return self._instances.get(parents, 0)
 
     def parts_of(self, probes: Iterable[Probe]) -> list[Probe]:
         """Return what this session has of some probes of its parent's."""

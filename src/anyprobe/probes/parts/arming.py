@@ -10,7 +10,6 @@ from anyprobe.binary.images.modules import VDSO
 from anyprobe.core.cachedproperty import Lazy
 from anyprobe.core.errors import Interrupted, StopTimeout, UsageError
 from anyprobe.probes.duties import locked
-from anyprobe.probes.outside import registering
 from anyprobe.probes.parts.children import Gates
 from anyprobe.probes.parts.decorators import Decorators
 from anyprobe.probes.parts.installing import Installer
@@ -19,6 +18,7 @@ from anyprobe.probes.parts.timing import CallEnds, Times
 from anyprobe.probes.providers import provided
 from anyprobe.probes.providers.function import removal
 from anyprobe.probes.providers.function.copies import AUDITED, has_libraries
+from anyprobe.probes.providers.function.outside import registering
 from anyprobe.probes.providers.function.probe import Probe, equipped, places_of, shared
 from anyprobe.probes.providers.function.resolve import ResolvedSite
 from anyprobe.probes.providers.function.wanted.desired import Policy

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from anyprobe.probes.providers.function.gates.exec_gate import ExecGate
     from anyprobe.probes.providers.function.gates.fork_gate import ForkGate
     from anyprobe.probes.providers.function.host import ProbeHost
-    from anyprobe.splice.regions.code_region import SlotBank
 
 
 class Gates:
@@ -124,7 +123,7 @@ class ChildWatch:
         """Have seen no child yet."""
         self._host, self.lock = host, host.lock
         self._handlers, self._calls, self._modules, self._gates = handlers, calls, modules, gates
-        self._taken: dict[SlotBank, tuple[int, int]] = {}
+        self._taken: dict[object, tuple[int, int]] = {}
 
     @locked
     def look(self) -> None:

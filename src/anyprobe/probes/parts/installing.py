@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import TargetError
 from anyprobe.probes.duties import locked
-from anyprobe.probes.outside import registering
 from anyprobe.probes.parts.timing import CallEnds, Times
 from anyprobe.probes.providers import provided
+from anyprobe.probes.providers.function.outside import registering
 from anyprobe.probes.providers.function.probe import Place, Probe, edits_for, places_of
 from anyprobe.probes.target_errors import typed
 
@@ -126,7 +126,7 @@ class Installer:
             # what fails is tried again at the next look
             with suppress(TargetError), typed(host.process, "splicing signal handlers of"):
                 host.warn(*host.handler_watch.follow(often=often))
-                from anyprobe.probes.outside import requests
+                from anyprobe.probes.providers.function.outside import requests
 
                 requests.look(host)
 

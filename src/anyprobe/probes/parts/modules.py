@@ -15,11 +15,11 @@ from anyprobe.core.errors import SpecError, TargetExited
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.clock import own_clock
 from anyprobe.probes.duties import locked
-from anyprobe.probes.outside import registering
 from anyprobe.probes.parts.decorators import Decorators
 from anyprobe.probes.parts.installing import Installer
 from anyprobe.probes.parts.timing import Times
 from anyprobe.probes.providers.function.copies import has_libraries
+from anyprobe.probes.providers.function.outside import registering
 from anyprobe.probes.providers.function.placing import add_counted, add_timed, check_places, survey
 from anyprobe.probes.providers.function.probe import Probe, equipped, shared
 from anyprobe.probes.providers.function.resolve import ResolvedSite, resolve_all

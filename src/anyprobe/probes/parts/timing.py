@@ -62,16 +62,9 @@ class Times:
         """Have calls that a thread has open begin as much later as it waits for anyprobe, when it goes on."""
         banks = [bank for bank in self._host.splicing.holdings.banks if bank.layout.records]
         if self.walking is not None and banks:
-            from anyprobe.probes.providers.function.reading import BankValues
-            from anyprobe.splice.codegen.handlers import rendezvous
+            from anyprobe.probes.providers.function.timing.held import open_calls
 
-            places = [
-                (bank.piece.address + offset, count)
-                for bank in banks
-                for offset, count in BankValues().reader(bank).open_calls_of(hit.owner)
-            ][: rendezvous.OPEN_LIMIT]
-            rate = round((1 << rendezvous.RATE_BITS) / self.walking.ns_per_tick())
-            hit.held = (rate, len(places), *(word for place in places for word in place))
+            hit.held = open_calls(banks, hit.owner, self.walking.ns_per_tick())
 
     def now(self) -> int:
         """Return this moment, or that of the session's end, by the clock; 0 where calls have ended with the program."""

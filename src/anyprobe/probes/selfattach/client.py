@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from anyprobe.core.errors import TargetError, UnsupportedTarget
+from anyprobe.data.layouts.layout import SLOTS
 from anyprobe.probes.selfattach.channel import Channel, ChannelClosed, Failure, Request
 from anyprobe.probes.selfattach.progress import Progress, await_with_progress
 from anyprobe.probes.selfattach.sharing import Shared, SharedFile
-from anyprobe.splice.userspace.thread_slot import SLOTS
 from anyprobe.target.system import gateway
 
 _TCB_SELF = 0x10

@@ -21,11 +21,11 @@ from anyprobe.data.readers.maps import Map
 from anyprobe.data.snapshots.snapshot import Snapshot
 from anyprobe.probes.api import SessionApi
 from anyprobe.probes.options import OptionNames, SessionOptions, chosen
+from anyprobe.probes.providers.function.postmortem import Ledger, read
 from anyprobe.probes.scripts import entering
 from anyprobe.probes.scripts.events import Event, Events, EventSource, Listener, Listeners
 from anyprobe.probes.selfattach.client import Line, forget_slots, thread_pointer
 from anyprobe.probes.selfattach.pickling import Parcel, Sender
-from anyprobe.probes.selfattach.postmortem import Ledger, read
 from anyprobe.probes.selfattach.progress import Progress, line_on_terminal
 from anyprobe.probes.selfattach.sharing import Shared
 from anyprobe.probes.selfattach.stored import Stored

@@ -10,8 +10,8 @@ from anyprobe.data.aggregates.aggregations import Aggregation
 from anyprobe.data.layouts.keys import UNKEYED, KeyShape
 from anyprobe.data.readers.maps import Map, MapLayout, MapView
 from anyprobe.data.readers.tables import TableLayout, TableView
-from anyprobe.probes.selfattach.postmortem import BankPlace
-from anyprobe.splice.memory.memfd import written_extents
+from anyprobe.journal.memfds import written_extents
+from anyprobe.probes.providers.function.postmortem import BankPlace
 from anyprobe.target.system import gateway
 
 

@@ -15,8 +15,6 @@ from pickle import PicklingError
 from typing import Any
 
 from anyprobe.core.errors import AnyprobeError, UsageError
-from anyprobe.core.memory import MemoryFault
-from anyprobe.data.layouts.layout import BLOCK_GUARD, BLOCK_HEAD_BYTES, BLOCK_OWNER, BLOCK_REFUSED
 from anyprobe.data.readers.maps import MapView
 from anyprobe.data.readers.tables import TableView
 from anyprobe.data.snapshots.snapshot import Snapshot
@@ -24,24 +22,20 @@ from anyprobe.probes.clock import own_time
 from anyprobe.probes.opening import attach
 from anyprobe.probes.options import SessionOptions
 from anyprobe.probes.providers.function.handlers.handling import Call
+from anyprobe.probes.providers.function.postmortem import Files, Ledger, ledger_of
 from anyprobe.probes.providers.function.probe import Probe
+from anyprobe.probes.providers.function.threads.uncounted import MOST_UNCOUNTED, UncountedThreads
 from anyprobe.probes.scripts.events import MARGIN_NS
 from anyprobe.probes.selfattach.channel import Answer, Channel, ChannelClosed, Failure, Request
 from anyprobe.probes.selfattach.pickling import Parcel, Receiver
-from anyprobe.probes.selfattach.postmortem import Ledger, ledger_of
 from anyprobe.probes.selfattach.sharing import Shared, described
 from anyprobe.probes.session import Session
-from anyprobe.splice.memory.arena import Arena
-from anyprobe.splice.regions.code_region import SlotBank
 from anyprobe.target.system import gateway
 
 _RECEIVING = frozenset({"45", "47"})
 """``recvfrom`` and ``recvmsg``."""
 _PATIENCE = 0.05
 _IDLE = 0.2
-_NEVER = (1 << 64) - 1
-_READERS = 4
-"""Threads of anyprobe's in the program, at most."""
 ProbeState = tuple[int, str, bool, str]
 """A probe's number, its spec, whether it is armed, and what it says of itself."""
 
@@ -57,12 +51,9 @@ class Attendant:
         self._probes: dict[int, Probe] = {}
         self._numbers: dict[int, int] = {}
         self._calls: dict[int, Call] = {}
-        self._readers: list[int] = []
+        self._readers = UncountedThreads()
         self._told: set[int] = set()
-        self._sent: list[Arena] = []
-        self._unsent: list[int] = []
-        """Descriptors that go along with the next answer."""
-        self._hidden: set[tuple[int, int]] = set()
+        self._files = Files()
 
     @property
     def session(self) -> Session:
@@ -76,13 +67,13 @@ class Attendant:
     def open(self, options: SessionOptions, thread_pointer: int) -> tuple[str, list[str]]:
         """Attach; return the program's executable and warnings."""
         self._session = attach(self._pid, options)
-        self._session.splicing.memory.leave_out(_READERS)
-        self._readers.append(thread_pointer)
+        self._session.splicing.memory.leave_out(MOST_UNCOUNTED)
+        self._readers.add(thread_pointer)
         return self._session.exe, list(self._session.warnings)
 
     def remove_leftovers(self) -> None:
         """Remove what an attendant that has died left behind."""
-        from anyprobe.probes.outside.leftover import remove
+        from anyprobe.probes.providers.function.outside.leftover import remove
 
         remove(self._pid)
 
@@ -163,13 +154,9 @@ class Attendant:
 
     def ledger(self) -> Ledger:
         """Return where everything is counted; what files that is in goes along."""
-        return ledger_of(self.session, self._file_of)
-
-    def _file_of(self, arena: Arena) -> int:
-        if arena not in self._sent:
-            self._sent.append(arena)
-            self._unsent.append(arena.descriptor)
-        return self._sent.index(arena)
+        session = self.session
+        found = session.snapshot()
+        return ledger_of(session.probes, found, self._files, session.host.times.ns_per_tick)
 
     def ask(self, name: str, arguments: tuple[Any, ...] = (), named: dict[str, Any] | None = None) -> Any:  # noqa: ANN401 - whatever the session says
         """Return an attribute of the session, or what a method of it returns."""
@@ -206,40 +193,19 @@ class Attendant:
             self._told.add(number)
             view = storage.views[-1]
             assert isinstance(view, TableView | MapView | memoryview)
-            found.append(described(number, self._file_of(store.arena), store.piece.offset, view))
-        descriptors, self._unsent = self._unsent, []
-        return found, descriptors
+            found.append(described(number, self._files.number_of(store.arena), store.piece.offset, view))
+        return found, self._files.take_unsent()
 
     # -- the program's own readers
 
     def leave_out(self, thread_pointer: int) -> None:
         """See that one more thread of anyprobe's in the program, which waits for our answer, counts nowhere."""
-        if len(self._readers) < _READERS:
-            self._readers.append(thread_pointer)
+        self._readers.add(thread_pointer)
 
     def leave_readers_out(self) -> None:
-        """See that anyprobe's threads in the program count nowhere and run no handlers.
-
-        The slot of each gets one of the blocks of each bank that are handed out to no thread and not read. Its
-        guard says that a handler is running.
-        """
-        for bank in self._session.splicing.holdings.banks if self._session is not None else ():
-            for number, pointer in enumerate(self._readers):
-                if pointer:
-                    self._leave_out_of(bank, number, pointer)
-
-    def _leave_out_of(self, bank: SlotBank, number: int, pointer: int) -> None:
-        block = bank.layout.blocks_offset + number * bank.layout.stride
-        head = bank.arena.view(bank.piece.offset + block, BLOCK_HEAD_BYTES).cast("Q")
-        # a handler that is refused too often takes the guard for a stale one; it never comes to that
-        head[BLOCK_GUARD // 8] = _NEVER
-        head.cast("B").cast("I")[BLOCK_REFUSED // 4] = 0
-        if (bank.index, pointer) not in self._hidden:
-            self._hidden.add((bank.index, pointer))
-            with suppress(MemoryFault, AnyprobeError):
-                address = bank.piece.address + block
-                head[BLOCK_OWNER // 8] = pointer  # by which what removes the probes finds the slot
-                self.session.process.mem.write(pointer + bank.slot, address.to_bytes(8, "little"))
+        """See that anyprobe's threads in the program count nowhere and run no handlers."""
+        if self._session is not None:
+            self._readers.leave_out(self._session.host)
 
     def await_reader(self) -> None:
         """Wait until the thread that talks to us waits for our answer: only then its slot may be changed."""

@@ -23,13 +23,13 @@ from anyprobe.isa.registers import GPRS
 from anyprobe.isa.stores import is_masked, stored_bytes, string_bytes
 from anyprobe.probes.clock import own_time
 from anyprobe.probes.opening import attach
+from anyprobe.probes.providers.function.handlers.actions import hook_up
 from anyprobe.probes.providers.function.handlers.points import HandlerAt, Point
 from anyprobe.probes.specs.spec import parsed
 from anyprobe.probes.stacks.lines import SourceLines
 from anyprobe.probes.watching.places import Watched, find
 from anyprobe.probes.watching.stores import about_to_be_stored
 from anyprobe.probes.watching.watcher import Access
-from anyprobe.splice.codegen.patch import ActionKind
 
 if TYPE_CHECKING:
     from anyprobe.probes.providers.function.probe import Place, Probe
@@ -149,9 +149,7 @@ class StoreWatcher:
         def equip(probe: "Probe") -> None:
             probe.places[:] = [place for place in probe.places if self._may_go_there(place)]
             for place in probe.places:
-                hook = place.hook
-                hook.kind, hook.handler, hook.ip = ActionKind.HANDLER, told, place.address
-                hook.function = place.site.function.start + place.module.bias
+                hook_up(place, told)
             self._sites += len(probe.places)
 
         self._session.place_made(read, equip)

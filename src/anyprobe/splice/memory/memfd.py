@@ -16,7 +16,7 @@ from dataclasses import replace
 from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import AnyprobeError, RemoteCallFailed
 from anyprobe.core.memory import MemoryFault
-from anyprobe.journal.memfds import MEMFD_NAME, MEMFD_PATH, is_ours
+from anyprobe.journal.memfds import MEMFD_NAME, MEMFD_PATH, is_ours, written_extents
 from anyprobe.journal.records import Journal, MappingUse, Owner, journal_size
 from anyprobe.splice.memory.arena import Arena, Piece
 from anyprobe.target.base import ProcessFacts, SystemCalls
@@ -195,22 +195,6 @@ def _make_at_once(arena: Arena, remote: SystemCalls, calls: Sequence[BatchedCall
         arena.write(home, home.address, code)
         remote.run(batch, home.address)
         arena.write(home, home.address, bytes(len(code)))
-
-
-def written_extents(fd: int, offset: int, size: int) -> Iterator[tuple[int, int]]:
-    """Yield which pages of a part of a memfd were ever written, relative to ``offset``; swapped-out ones too."""
-    end = at = offset
-    while end < offset + size:
-        try:
-            at = os.lseek(fd, end, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno != errno.ENXIO:  # which says that there is no more
-                raise
-            return
-        if at >= offset + size:
-            return
-        end = min(os.lseek(fd, at, os.SEEK_HOLE), offset + size)
-        yield at - offset, end - offset
 
 
 def held_ranges(mappings: Iterable[Mapping], inode: int, gates: Iterable[int]) -> list[tuple[int, int]]:

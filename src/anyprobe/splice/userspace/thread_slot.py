@@ -10,11 +10,10 @@ import random
 from collections.abc import Callable, Iterable
 
 from anyprobe.core.memory import Memory, MemoryFault
-from anyprobe.data.layouts.layout import BLOCK_OWNER, HEADER_BYTES, NEXT_BLOCK, TID_OFFSET
+from anyprobe.data.layouts.layout import BLOCK_OWNER, HEADER_BYTES, NEXT_BLOCK, SLOTS, TID_OFFSET
 from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.target.base import DataMemory
 
-SLOTS = range(0x200, 0x280, 8)
 _SELF = 0x10
 _MARK = 1 << 46
 """All quiet addresses have this bit."""

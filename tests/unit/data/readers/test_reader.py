@@ -32,7 +32,7 @@ from anyprobe.data.layouts.layout import (
 from anyprobe.data.readers.compact import CompactBlock
 from anyprobe.data.readers.near_reader import NearReader
 from anyprobe.data.readers.reader import BankReader, Blocks, EndedCounts, ForkChild
-from anyprobe.splice.memory.memfd import written_extents
+from anyprobe.journal.memfds import written_extents
 
 SHARED = -1
 

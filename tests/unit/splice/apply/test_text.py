@@ -20,7 +20,7 @@ DATA_WRITES = {
         3,
         "pointers of a shared object that was loaded for them, and code after its own, which nothing leads to yet",
     ),
-    "probes/selfattach/tracer.py": (1, "a thread's slot in its control block"),
+    "probes/providers/function/threads/uncounted.py": (1, "a thread's slot in its control block"),
     "probes/providers/function/timing/children_text.py": (
         1,
         "the word in a bank that says what a fork child's text has",

@@ -3,9 +3,9 @@ from types import SimpleNamespace
 import pytest
 
 from anyprobe.core.memory import MemoryFault
-from anyprobe.data.layouts.layout import BLOCK_OWNER, HEADER_BYTES, NEXT_BLOCK
+from anyprobe.data.layouts.layout import BLOCK_OWNER, HEADER_BYTES, NEXT_BLOCK, SLOTS
 from anyprobe.splice.memory.space import QUIET, AddressSpace
-from anyprobe.splice.userspace.thread_slot import SLOTS, choose_slot, clear_slots, region_place
+from anyprobe.splice.userspace.thread_slot import choose_slot, clear_slots, region_place
 
 BASE = 0x7000_0000
 THREADS = [BASE + 0x1000, BASE + 0x2000, BASE + 0x3000]

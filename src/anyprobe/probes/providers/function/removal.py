@@ -10,6 +10,7 @@ from anyprobe.journal.memfds import is_ours
 from anyprobe.probes.providers.function.probe import Place, Probe, edits_for
 from anyprobe.splice.apply.blocked_syscalls import Sleepers
 from anyprobe.splice.apply.recovery.recovery import remove, remove_everywhere
+from anyprobe.splice.apply.uprobes import ADVICE, IN_USE, has_uprobes
 from anyprobe.splice.processes import ProcessSplicing
 from anyprobe.target.base import RunningProcess
 
@@ -85,16 +86,20 @@ def _forget_lost(process: RunningProcess, splicing: ProcessSplicing) -> None:
 
 
 def clean_up(process: RunningProcess) -> list[str]:
-    """Remove what dead controllers left; a live one is met with an error when something is to be armed."""
+    """Remove what dead controllers left, and return what is to be said of that and of uprobes.
+
+    A live controller is met with an error when something is to be armed.
+    """
     mappings = process.mappings()
     found = find_owners(process.mem, mappings).values()
     dead = frozenset(owner.session for owner in found if not owner_alive(owner))
     unfinished = not found and any(is_ours(mapping) for mapping in mappings)
+    told = [f"{IN_USE}: {ADVICE}"] if has_uprobes(mappings) else []
     if not dead and not unfinished:
-        return []
+        return told
     owners = ", ".join(str(owner.pid) for owner in found if owner.session in dead) or "unknown"
     removal = remove(process, dead)
-    return [f"removed {removal.splices} splices that a dead anyprobe session (process {owners}) had left"]
+    return [f"removed {removal.splices} splices that a dead anyprobe session (process {owners}) had left", *told]
 
 
 def forget_places(splicing: ProcessSplicing, probes: Sequence[Probe]) -> None:

@@ -138,11 +138,16 @@ def equipping_for_faults(facts: HandlerFacts) -> Callable[[Probe], None]:
     return equip
 
 
-def call_at(place: Place, facts: HandlerFacts) -> None:
-    """Have one place call a handler."""
+def hook_up(place: Place, facts: HandlerFacts) -> None:
+    """Have one place call a handler that looks at no registers which are dead there, and sends no thread elsewhere."""
     hook = place.hook
     hook.kind, hook.handler = ActionKind.HANDLER, facts
     hook.ip, hook.function = place.address, place.site.function.start + place.module.bias
+
+
+def call_at(place: Place, facts: HandlerFacts) -> None:
+    """Have one place call a handler, whatever that looks at."""
+    hook_up(place, facts)
     place.module.show(place.want.address)
     place.module.show(place.site.function.start)
     for each in facts.code.destinations if not place.want.after else ():

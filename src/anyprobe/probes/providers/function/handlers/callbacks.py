@@ -84,6 +84,11 @@ class Registers:
         self.words[index] = value & _MASK
         object.__setattr__(self, "changed", True)
 
+    def write_to(self, thread: object) -> None:
+        """Give a thread these registers."""
+        for name, word in zip(rendezvous.REGISTERS, self.words, strict=False):
+            setattr(thread, name, word)
+
     def __dir__(self) -> list[str]:
         """List the registers."""
         return list(rendezvous.REGISTERS)
@@ -309,8 +314,8 @@ class Callbacks:
         """Return whether threads wait at an address of the program's memory."""
         return self._store is not None and 0 <= address - self._store.address < self._room.size
 
-    def words_at(self, registers: "Waiting") -> list[int] | None:
-        """Return the words of a thread's hit, its registers there and its pc; None for one that waits for none."""
+    def frame_at(self, registers: "Waiting") -> tuple[int, int, int] | None:
+        """Return pc, stack pointer and frame pointer of a thread's hit; None for one that waits for none."""
         if self._store is None or registers.r13 != self._store.address:
             return None
         at = registers.r12 - registers.r13
@@ -318,7 +323,8 @@ class Callbacks:
         if rest or not 0 <= number < self._room.places:
             return None
         begin = at + rendezvous.ASKED
-        return self._store.view()[begin : begin + 8 * len(_WORDS)].cast("Q").tolist()
+        words = self._store.view()[begin : begin + 8 * len(_WORDS)].cast("Q")
+        return words[-1], words[_index("rsp")], words[_index("rbp")]
 
     def recheck(self) -> None:
         """See that a program is noticed that begins to filter its system calls, once its libraries are there."""

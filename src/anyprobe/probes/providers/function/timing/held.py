@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from anyprobe.probes.clock import Clock
     from anyprobe.probes.providers.function.probe import Probe
+    from anyprobe.splice.regions.code_region import SlotBank
     from anyprobe.target.base import RunningProcess
 
 
@@ -59,3 +60,17 @@ def held_at_choices(
         names = ", ".join(probe.spec for probe in probes)
         warn(f"{names}: placed where the loader chose functions (IFUNC), after the program's first system call")
     return hold
+
+
+def open_calls(banks: "Sequence[SlotBank]", owner: int, ns_per_tick: float) -> tuple[int, ...]:
+    """Return what a thread is told that waits for anyprobe, to have its open calls begin later: which, at what rate."""
+    from anyprobe.probes.providers.function.reading import BankValues
+    from anyprobe.splice.codegen.handlers import rendezvous
+
+    places = [
+        (bank.piece.address + offset, count)
+        for bank in banks
+        for offset, count in BankValues().reader(bank).open_calls_of(owner)
+    ][: rendezvous.OPEN_LIMIT]
+    rate = round((1 << rendezvous.RATE_BITS) / ns_per_tick)
+    return rate, len(places), *(word for place in places for word in place)

@@ -1,6 +1,6 @@
 """Where the plain counters and times of a session are, for a program that reads them when nobody else can any more."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from anyprobe.splice.regions.banks import MISSING
 from anyprobe.splice.regions.code_region import NearBank, SlotBank
 
 if TYPE_CHECKING:
-    from anyprobe.probes.session import Session
+    from anyprobe.probes.providers.function.probe import Probe
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,30 @@ Bytes = Callable[[BankPlace], tuple[memoryview, Iterable[tuple[int, int]]]]
 """A bank's memory, and which pages of it hold data."""
 
 
+class Files:
+    """The files of arenas, by the numbers under which another process gets them."""
+
+    def __init__(self) -> None:
+        """Have sent none."""
+        self._sent: list[Arena] = []
+        self._unsent: list[int] = []
+
+    def number_of(self, arena: Arena) -> int:
+        """Return the number of an arena's file, which is to be sent if it is a new one."""
+        if arena not in self._sent:
+            self._sent.append(arena)
+            self._unsent.append(arena.descriptor)
+        return self._sent.index(arena)
+
+    def take_unsent(self) -> list[int]:
+        """Return the descriptors of the files that go along with the next message."""
+        descriptors, self._unsent = self._unsent, []
+        return descriptors
+
+
 class _Writing:
-    def __init__(self, file_of: Callable[[Arena], int]) -> None:
-        self._file_of, self._numbers = file_of, dict[int, int]()
+    def __init__(self, files: Files) -> None:
+        self._files, self._numbers = files, dict[int, int]()
         self.banks: list[BankPlace] = []
 
     def counted(self, bank: SlotBank | NearBank, place: int, *, missing: bool = False) -> Counted:
@@ -67,26 +88,23 @@ class _Writing:
             number = self._numbers[id(bank)] = len(self.banks)
             piece, near = bank.piece, isinstance(bank, NearBank)
             costs = NO_COSTS if isinstance(bank, NearBank) else bank.costs
-            place_of = BankPlace(self._file_of(bank.arena), piece.offset, piece.size, bank.layout, near, costs)
+            place_of = BankPlace(self._files.number_of(bank.arena), piece.offset, piece.size, bank.layout, near, costs)
             self.banks.append(place_of)
         return Counted(number, place, missing)
 
 
-def ledger_of(session: "Session", file_of: Callable[[Arena], int]) -> Ledger:
-    """Return a session's ledger; ``file_of``: the number of the file that an arena is in."""
-    writing, found = _Writing(file_of), session.snapshot()
-    hooks = [place.hook for probe in session.probes for place in probe.places]
+def ledger_of(probes: "Sequence[Probe]", found: Snapshot, files: Files, ns_per_tick: float) -> Ledger:
+    """Return where probes go on counting what a snapshot tells."""
+    writing = _Writing(files)
+    hooks = [place.hook for probe in probes for place in probe.places]
     sites = [
         writing.counted(each.bank, each.offset, missing=each.kind in MISSING) for each in hooks if each.bank is not None
     ]
     groups = [
-        timed.group
-        for probe in session.probes
-        for timed in probe.timed
-        if any(place.hook.strategy for place in timed.places)
+        timed.group for probe in probes for timed in probe.timed if any(place.hook.strategy for place in timed.places)
     ]
     functions = [writing.counted(each.bank, each.offset) for each in groups if each.bank is not None]
-    return Ledger(found, tuple(writing.banks), tuple(sites), tuple(functions), session.host.times.ns_per_tick)
+    return Ledger(found, tuple(writing.banks), tuple(sites), tuple(functions), ns_per_tick)
 
 
 def read(ledger: Ledger, content: Bytes) -> Snapshot:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from anyprobe.probes.outside.kernel_listing import OwnedKprobe, owners
+from anyprobe.probes.providers.kernel.kernel_listing import OwnedKprobe, owners
 from anyprobe.target.kernel.attached import Holder, LoadedProgram, Place
 from anyprobe.target.kernel.kprobelist import DynamicEvent, ListedKprobe
 
