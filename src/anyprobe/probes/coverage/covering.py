@@ -43,7 +43,7 @@ def read_coverage(
             taken.setdefault(place.site.object, {})[place.want.address] = hits_of.get(id(place))
             continue
         loaded, start = place.site.object, place.site.function.start
-        modules[loaded] = place.module.code
+        modules[loaded] = place.code
         sizes.setdefault(loaded, {})[place.want.address] = place.size
         _, blocks = functions.setdefault(loaded, {}).setdefault(start, (place.site.name, {}))
         # not known of what never counted; specs that overlap count the same
@@ -79,7 +79,7 @@ def _known(hits: int, place: "Place", never: Hits) -> Hits:
 
     ``never``: what having none means.
     """
-    refusal = place.hook.refusal
+    refusal = place.refusal
     return (hits or never) if hits or refusal is None or refusal.reason is Reason.GONE else None
 
 

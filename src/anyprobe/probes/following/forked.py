@@ -17,7 +17,6 @@ from typing import Self
 from anyprobe.binary.images.modules import LoadedObject
 from anyprobe.core.errors import AnyprobeError, NoSuchProcess, TargetError, TargetExited
 from anyprobe.core.memory import MemoryFault
-from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.core.wording import times
 from anyprobe.data.snapshots.kin import with_children
 from anyprobe.data.snapshots.snapshot import Snapshot
@@ -33,7 +32,6 @@ from anyprobe.target.process.process import Process
 
 _INHERITED = "it has the probes of the process that this one was forked from"
 _HANDLERS = "signal handlers of fork children see pcs of probes as they are in what these have loaded themselves"
-_NO_HANDLER = "the handler's memory is not mapped in a child that was forked before it was placed"
 _SLOT = 0xFFFFFFFF
 _NOT_NUMBERED = 1 << 20
 """Threads with higher numbers share what handlers keep, by atomic operations."""
@@ -98,7 +96,7 @@ class ForkedHost(ComposedHost):
                 part = self._parts[each.probe] = each.probe.unplaced()
                 taken = None if each.taken is None else self._taken_of.setdefault(id(each.taken), {})
                 if each.probe.equip is not None:
-                    part.equip = partial(self._equip, each.probe.equip)
+                    part.equip = partial(self._inherited_handlers.equip, each.probe.equip)
                 self.probes.append(part)
                 self.modules.desired.wanted.append(
                     Desired(
@@ -109,20 +107,6 @@ class ForkedHost(ComposedHost):
             self.modules.place_fresh(None, let_go)
             if fresh:
                 registering.enter(self, [self._parts[each.probe] for each in fresh])
-
-    def _equip(self, equip: Callable[[Probe], None], part: Probe) -> None:
-        """Have places call the parent's handlers, whose memory the child has inherited; refuse what it has not."""
-        equip(part)
-        kept = []
-        for place in part.places:
-            facts = place.hook.handler
-            if facts is not None:
-                place.hook.handler = self._inherited_handlers.here(facts)
-            if facts is None or place.hook.handler is not None:
-                kept.append(place)
-            else:
-                part.refuse(place.site, Refusal(Reason.GONE, place.want.address, _NO_HANDLER), place.module)
-        part.places = kept
 
     def parts_of(self, probes: Iterable[Probe]) -> list[Probe]:
         """Return what this session has of some probes of its parent's."""

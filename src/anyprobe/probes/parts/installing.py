@@ -77,7 +77,7 @@ class Installer:
         ``first``: what that needs is placed before, not together with them.
         """
         host = self._host
-        handled = any(place.hook.handler is not None for probe in probes for place in probe.all_places)
+        handled = any(place.has_handler for probe in probes for place in probe.all_places)
         if not handled and not any(probe.timed for probe in probes):
             yield
             return

@@ -22,7 +22,7 @@ from anyprobe.probes.providers.function.copies import has_libraries
 from anyprobe.probes.providers.function.outside import registering
 from anyprobe.probes.providers.function.placing import add_counted, add_timed, check_places, survey
 from anyprobe.probes.providers.function.probe import Probe, equipped, shared
-from anyprobe.probes.providers.function.resolve import ResolvedSite, resolve_all
+from anyprobe.probes.providers.function.resolve import ResolvedSite
 from anyprobe.probes.providers.function.wanted.desired import Desired, DesiredState, Finds, Policy, Taken, unchosen_in
 from anyprobe.probes.providers.provided import Providers
 from anyprobe.probes.specs.parts import Spec
@@ -36,9 +36,7 @@ if TYPE_CHECKING:
     from anyprobe.probes.providers.function.gates.load_gate import LoadGate
     from anyprobe.probes.providers.function.handlers.callbacks import Hit
     from anyprobe.probes.providers.function.host import ProbeHost
-    from anyprobe.probes.providers.function.resolve import Resolution
     from anyprobe.probes.providers.function.threads.thread_slots import ThreadSlots
-    from anyprobe.probes.providers.usdt.sites import MarkerTable
 
 _STARTING, _LOOKS = 1.0, 0.002
 """Seconds to wait for the loader of a program that has just begun, and between two looks at it."""
@@ -55,7 +53,7 @@ class ModuleReconciler:
         self._host, self.lock = host, host.lock
         self._times, self._handlers, self._installer = times, handlers, installer
         self._make_fork_children = fork_children
-        self.providers = Providers(host.process)
+        self.providers = Providers(host)
         self._loads: LoadGate | None = None
         self._entries: EntryGate | None = None
         self.fork_children: ForkChildren | None = None
@@ -71,10 +69,7 @@ class ModuleReconciler:
         self, spec: Spec, within: Collection[LoadedObject] | None = None
     ) -> tuple[Sequence[ResolvedSite], list[tuple[str, Refusal]]]:
         """Return the sites that a spec means in the process now, or in some of its objects, and what is refused."""
-        host = self._host
-        resolution = self._markers_of(spec) or resolve_all(
-            spec, host.objects.objects, ifunc_targets=host.objects.ifunc_slots, pid=host.pid, within=within
-        )
+        resolution = self.providers.splicing(spec).sites(spec, within)
         return resolution.sites, [(each.canonical, each.refusal) for each in resolution.refused]
 
     @property
@@ -113,19 +108,6 @@ class ModuleReconciler:
     def want_nothing(self) -> None:
         """Forget what was wanted: the session is over."""
         self.desired = DesiredState()
-
-    @Lazy
-    def _markers(self) -> "MarkerTable":
-        from anyprobe.probes.providers.usdt.sites import MarkerTable
-
-        return MarkerTable(self._host.warn)
-
-    def _markers_of(self, spec: Spec) -> "Resolution | None":
-        """Return the USDT markers that a spec means, ``None`` if it is about something else."""
-        host = self._host
-        if not spec.is_marker:
-            return None
-        return self._markers.resolve(spec, host.objects.objects, host.mappings())
 
     def look_at_objects(self, *, needs_threads: bool = False) -> None:
         """See what the program has loaded by now: if it had only begun, its C library, and what threads have of it.

@@ -223,7 +223,7 @@ class CallEnds:
         if timed or any(probe.handled for probe in probes):
             self.return_points.settle(probes)
         timing = any(timed.armed for probe in host.probes for timed in probe.timed)
-        handling = any(place.armed and place.hook.handler for probe in host.probes for place in probe.places)
+        handling = any(place.armed and place.has_handler for probe in host.probes for place in probe.places)
         if timed and not timing and not handling:
             host.adopting.end()
 

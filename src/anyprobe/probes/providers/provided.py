@@ -11,8 +11,9 @@ from anyprobe.probes.providers.function.probe import Probe
 if TYPE_CHECKING:
     from anyprobe.data.snapshots.snapshot import SiteResult
     from anyprobe.probes.providers.base import Attachment, Provider
+    from anyprobe.probes.providers.function.host import ProbeHost
+    from anyprobe.probes.providers.function.provider import FunctionProvider
     from anyprobe.probes.specs.parts import Spec
-    from anyprobe.target.base import RunningProcess
 
 
 @dataclass(eq=False, repr=False)
@@ -36,13 +37,17 @@ class ProvidedProbe(Probe):
 REGISTRY: dict[str, str] = {}
 """Further providers of all sessions: the first part of their specs, and the module whose ``PROVIDER`` makes one."""
 
+SPLICING = {"usdt": "anyprobe.probes.providers.usdt.provider"}
+"""Providers whose places the session's host splices, in one change with those of functions."""
+
 
 class Providers:
     """The providers of one session beside its own, in the order in which they are asked."""
 
-    def __init__(self, process: "RunningProcess | None" = None) -> None:
-        """Have none yet; those of the registry are made for ``process`` when a spec asks for them."""
-        self._process = process
+    def __init__(self, host: "ProbeHost | None" = None) -> None:
+        """Have none yet; those of the registries are made for the host, or its process, when a spec asks for them."""
+        self._host = host
+        self._splicing: dict[str, FunctionProvider] = {}
         self._providers: list[Provider[Any]] = []
         self._made: set[str] = set()
 
@@ -50,12 +55,22 @@ class Providers:
         """Ask one more, before those that are there."""
         self._providers.insert(0, provider)
 
+    def splicing(self, spec: "Spec") -> "FunctionProvider":
+        """Return what knows the places that a spec means, which the host splices: in functions, if nowhere else."""
+        assert self._host is not None
+        kind = spec.provider
+        if kind not in SPLICING:
+            return self._host.functions
+        if kind not in self._splicing:
+            self._splicing[kind] = importlib.import_module(SPLICING[kind]).PROVIDER(self._host)
+        return self._splicing[kind]
+
     def claiming(self, spec: "Spec") -> "Provider[Any] | None":
         """Return whose spec it is, None for one about functions."""
         head = spec.text.partition(":")[0]
         if head in REGISTRY and head not in self._made:
             self._made.add(head)
-            self.add(importlib.import_module(REGISTRY[head]).PROVIDER(self._process))
+            self.add(importlib.import_module(REGISTRY[head]).PROVIDER(self._host and self._host.process))
         return next((each for each in self._providers if each.claims(spec)), None)
 
     def refuse_handlers(self, specs: "Sequence[Spec]", what: str) -> None:

@@ -156,8 +156,7 @@ class StoreWatcher:
 
     def _may_go_there(self, place: "Place") -> bool:
         """Return whether a store may go to watched memory: one that has its address by itself tells."""
-        part = place.module.code.containing(place.want.address)
-        insn = part.insn_at(place.want.address) if part is not None else None
+        insn = place.insn
         if insn is None or insn.iced.memory_base != Register.RIP:
             return insn is not None
         start = insn.iced.memory_displacement + place.module.bias

@@ -12,6 +12,7 @@ from anyprobe.probes.providers import provided
 from anyprobe.probes.providers.base import Provider
 from anyprobe.probes.providers.function.provider import FunctionProvider
 from anyprobe.probes.providers.provided import Providers
+from anyprobe.probes.providers.usdt.provider import UsdtProvider
 from anyprobe.probes.specs.spec import parse, parsed
 from support.timer_provider import TimerProvider
 
@@ -48,7 +49,7 @@ def hits(probe):
     return {each.spec: each.hits for each in provided.read([probe])}
 
 
-@pytest.mark.parametrize("kind", [FunctionProvider, TimerProvider])
+@pytest.mark.parametrize("kind", [FunctionProvider, UsdtProvider, TimerProvider])
 @pytest.mark.parametrize("name", ["claims", "resolve", "attach", "detach", "read"])
 def test_providers_take_what_the_interface_says(kind, name):
     assert [*inspect.signature(getattr(kind, name)).parameters] == [

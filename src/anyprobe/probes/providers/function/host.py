@@ -103,7 +103,7 @@ class ProbeHost(ABC):
         )  # fmt: skip
         """What splices the target, in its parts."""
         self.handler_watch = HandlerWatch(self.splicing, self.objects, self.module)
-        self.functions = FunctionProvider(self.splicing, self.copies, self.wanted_once)
+        self.functions = FunctionProvider(self)
         """What arms places in functions."""
         self.entry_gate: Entrances | None = None
         """Where threads wait that enter functions for the first time, if any do."""

@@ -17,7 +17,9 @@ from anyprobe.splice.plan.splices import Want, WantKind
 from anyprobe.splice.regions.banks import CallGroup, Hook, TimingGroup
 
 if TYPE_CHECKING:
+    from anyprobe.binary.flow.cfg import CodeMap
     from anyprobe.binary.flow.exits import Exit, Exits
+    from anyprobe.isa.decode import Insn
     from anyprobe.probes.providers.function.wanted.entering import Unentered
     from anyprobe.splice.codegen.handlers.facts import HandlerFacts
     from anyprobe.splice.regions.code_region import SlotBank
@@ -80,6 +82,27 @@ class Place:
     def address(self) -> int:
         """Run-time address of the instruction."""
         return self.want.address + self.module.bias
+
+    @property
+    def code(self) -> "CodeMap":
+        """The code of its object."""
+        return self.module.code
+
+    @property
+    def insn(self) -> "Insn | None":
+        """The instruction, as the program has it."""
+        part = self.module.code.containing(self.want.address)
+        return part.insn_at(self.want.address) if part is not None else None
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """Why it cannot count, or does so no more."""
+        return self.hook.refusal
+
+    @property
+    def has_handler(self) -> bool:
+        """Whether it calls a handler."""
+        return self.hook.handler is not None
 
     @property
     def offset(self) -> int:

@@ -1,21 +1,23 @@
 """The provider of probes at instructions of functions: places are spliced by the session's engine."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
 
 from anyprobe.probes.providers.function import reading, removal
-from anyprobe.probes.providers.function.probe import Place, Probe, edits_for
+from anyprobe.probes.providers.function.probe import Place, edits_for
+from anyprobe.probes.providers.function.resolve import resolve_all
 from anyprobe.splice.edits import joined
 
 if TYPE_CHECKING:
+    from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.data.snapshots.snapshot import SiteResult
     from anyprobe.probes.providers.base import Resolution
-    from anyprobe.probes.providers.function.copies import Copies
+    from anyprobe.probes.providers.function.host import ProbeHost
+    from anyprobe.probes.providers.function.resolve import Resolution as Sites
     from anyprobe.probes.specs.parts import Spec
     from anyprobe.splice.edits import Edit
-    from anyprobe.splice.processes import ProcessSplicing
 
 
 class FunctionProvider:
@@ -23,9 +25,9 @@ class FunctionProvider:
 
     name = "function"
 
-    def __init__(self, splicing: "ProcessSplicing", copies: "Copies", make: "Callable[[Spec], Probe]") -> None:
-        """Splice by the engine of ``splicing``; ``make`` returns what a spec means, not armed yet."""
-        self._splicing, self._copies, self._make = splicing, copies, make
+    def __init__(self, host: "ProbeHost") -> None:
+        """Splice what a session's host splices."""
+        self._host, self._splicing = host, host.splicing
         self._joining: list[Edit] = []
 
     def claims(self, spec: "Spec") -> bool:  # noqa: ARG002 - the interface
@@ -36,8 +38,14 @@ class FunctionProvider:
         """Return the places that count what a spec means."""
         from anyprobe.probes.providers.base import Resolution
 
-        made = self._make(spec)
+        made = self._host.wanted_once(spec)
         return Resolution(made.places, made.refused)
+
+    def sites(self, spec: "Spec", within: "Collection[LoadedObject] | None" = None) -> "Sites":
+        """Return the sites that a spec means in the process now, or in some of its objects, and what is refused."""
+        host, objects = self._host, self._host.objects
+        slots = objects.ifunc_slots
+        return resolve_all(spec, objects.objects, ifunc_targets=slots, pid=host.pid, within=within)
 
     def attach(self, attachments: Sequence[Place]) -> Sequence[str]:
         """Splice all places in one change of the program."""
@@ -63,4 +71,4 @@ class FunctionProvider:
 
     def read(self, attachments: Sequence[Place]) -> "Sequence[SiteResult]":
         """Return the hits of all places, ends of functions read first."""
-        return list(reading.sites(attachments, cache(self._copies.note)))
+        return list(reading.sites(attachments, cache(self._host.copies.note)))

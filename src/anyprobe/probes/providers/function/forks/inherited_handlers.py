@@ -1,10 +1,15 @@
 """Handlers that a fork child has inherited: what is to be known of them where the child has a session of its own."""
 
+from collections.abc import Callable
 from dataclasses import fields, replace
 
+from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.journal.memfds import is_ours
 from anyprobe.probes.providers.function.host import ProbeHost
+from anyprobe.probes.providers.function.probe import Probe
 from anyprobe.splice.codegen.handlers.facts import HandlerFacts, instances_bytes
+
+_NO_HANDLER = "the handler's memory is not mapped in a child that was forked before it was placed"
 
 
 class InheritedHandlers:
@@ -16,7 +21,21 @@ class InheritedHandlers:
         self._found: dict[int, tuple[HandlerFacts, HandlerFacts | None]] = {}
         self._instances: dict[int, int] = {}
 
-    def here(self, facts: HandlerFacts) -> HandlerFacts | None:
+    def equip(self, equip: Callable[[Probe], None], part: Probe) -> None:
+        """Have places call the parent's handlers, whose memory the child has inherited; refuse what it has not."""
+        equip(part)
+        kept = []
+        for place in part.places:
+            facts = place.hook.handler
+            if facts is not None:
+                place.hook.handler = self._here(facts)
+            if facts is None or place.hook.handler is not None:
+                kept.append(place)
+            else:
+                part.refuse(place.site, Refusal(Reason.GONE, place.want.address, _NO_HANDLER), place.module)
+        part.places = kept
+
+    def _here(self, facts: HandlerFacts) -> HandlerFacts | None:
         """Return what is to be known of a handler in the child, None where its memory is not mapped there."""
         if id(facts) not in self._found:
             self._found[id(facts)] = facts, self._look(facts)

@@ -156,6 +156,5 @@ def call_at(place: Place, facts: HandlerFacts) -> None:
 
 
 def _flow_at(place: Place) -> Flow:
-    part = place.module.code.containing(place.want.address)
-    insn = part.insn_at(place.want.address) if part is not None else None
+    insn = place.insn
     return Flow.INVALID if insn is None else insn.flow
