@@ -5,42 +5,23 @@ changes. Where the signal has its default action there is no handler to ask: an 
 set, which the journal lists first, and the action comes back with the rest when the session ends.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.edits import Edit, hook_of
 from anyprobe.splice.regions.access import Access
-from anyprobe.splice.regions.banks import Hook
 from anyprobe.splice.userspace.signal_actions import query_actions, record_of, set_action
 
 if TYPE_CHECKING:
+    from anyprobe.splice.userspace.signal_view import SignalView
     from anyprobe.splice.userspace.trap_handler import SignalAction
     from anyprobe.target.base import SystemCalls
 
 SIGNALS = (4, 7, 8, 11)
 """SIGILL, SIGBUS, SIGFPE, SIGSEGV."""
 _BITS = sum(1 << signal - 1 for signal in SIGNALS)
-
-
-class HandlersShown(Protocol):
-    """What is known of the program's own handlers: which are spliced, and which see the true pcs."""
-
-    @property
-    def hooks(self) -> Mapping[int, Hook]:
-        """The splices of handlers, by these' addresses."""
-        ...
-
-    @property
-    def refused(self) -> Mapping[int, Refusal]:
-        """Why handlers are not spliced, by their addresses."""
-        ...
-
-    @property
-    def root(self) -> int:
-        """Where the address of the tables is kept that say what handlers are shown."""
-        ...
 
 
 class FaultCatching:
@@ -57,7 +38,7 @@ class FaultCatching:
         """Take note of what is wanted, before anything is planned."""
         self.wanted = self.wanted or any(_catches(edit) for edit in edits)
 
-    def install(self, edits: Sequence[Edit], view: HandlersShown) -> "Sequence[tuple[Edit, Refusal]]":
+    def install(self, edits: Sequence[Edit], view: "SignalView") -> "Sequence[tuple[Edit, Refusal]]":
         """Have the signals come to us first; return the edits for which that cannot be, and why."""
         catching = [edit for edit in edits if edit.plan.splices and _catches(edit)] if self.wanted else []
         if not catching:
@@ -70,7 +51,7 @@ class FaultCatching:
             return Refusal(Reason.NEEDS_STOP, 0, "fault handlers are not armed without a stop")
         return None
 
-    def _set_handlers(self, view: HandlersShown) -> Refusal | None:
+    def _set_handlers(self, view: "SignalView") -> Refusal | None:
         access, process = self._access, self._access.process
         shows = access.holdings.code_regions[0].view_code(view.root).view  # before the stop: the text takes time
         with access.stop("prepare") as stop, stop.remote(process.pid) as remote:
@@ -82,7 +63,7 @@ class FaultCatching:
                         self._set(remote, signal, action, shows)
         return refusal
 
-    def _unseen(self, actions: "Iterable[tuple[int, SignalAction]]", view: HandlersShown) -> "Iterator[Refusal]":
+    def _unseen(self, actions: "Iterable[tuple[int, SignalAction]]", view: "SignalView") -> "Iterator[Refusal]":
         """Yield why faults would not come to us where the program handles them itself."""
         for signal, action in actions:
             if not action.is_handler or action.handler in self._handlers:

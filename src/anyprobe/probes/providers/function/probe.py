@@ -3,7 +3,7 @@
 import fnmatch
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.refusal import Reason, Refusal
@@ -108,42 +108,6 @@ class Place:
     def offset(self) -> int:
         """Offset from the function's start."""
         return self.want.address - self.site.function.start
-
-
-class FollowedCalls(Protocol):
-    """One function whose calls may end where its callers go on."""
-
-    site: ResolvedSite
-    places: list[Place]
-    """Where calls leave; of timed functions, the entry and all exits."""
-    points: dict[int, Place]
-    """Where callers go on after calls that left by a jump, by run-time address: spliced there, or refused."""
-    unseen: dict[int, Refusal]
-    """Where callers go on and nothing can be spliced, and why, by run-time address."""
-
-    @property
-    def leaves_by_jumps(self) -> bool:
-        """Whether calls may end in the caller."""
-        ...
-
-    @property
-    def armed(self) -> bool:
-        """Whether at least one of its places is armed."""
-        ...
-
-    @property
-    def bank(self) -> "SlotBank | None":
-        """Where its open calls are noted, once it is armed."""
-        ...
-
-    @property
-    def offset(self) -> int:
-        """By what it is known there."""
-        ...
-
-    def ending(self, flags: int, *, alone: bool) -> Hook:
-        """Return what ends calls at a return point; ``alone``: nothing but the function itself is called there."""
-        ...
 
 
 @dataclass(eq=False)
@@ -265,6 +229,10 @@ class Timed:
     def refusal(self) -> Refusal | None:
         """Why the function is not timed."""
         return next((place.hook.refusal for place in self.places if place.hook.refusal is not None), None)
+
+
+FollowedCalls = HandledCalls | Timed
+"""One function whose calls may end where its callers go on."""
 
 
 def _kept(points: dict[int, Place]) -> dict[int, Place]:

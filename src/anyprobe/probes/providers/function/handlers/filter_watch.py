@@ -1,8 +1,8 @@
 """Whether handlers may make system calls: not in a process that filters its own, or is about to."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Refusal
@@ -18,30 +18,13 @@ if TYPE_CHECKING:
     from anyprobe.core.code import NativeCode
     from anyprobe.probes.providers.function.objects import ObjectTable
     from anyprobe.splice.processes import ProcessSplicing
+    from anyprobe.splice.userspace.tsc_hook import ClockChecks
+    from anyprobe.splice.userspace.userfault_hook import MountChecks, UserfaultChecks
 
-_NEAR = 64
-
-
-class Checks(Protocol):
+    Checks = FilterChecks | ClockChecks | MountChecks | UserfaultChecks
     """What is called where a program comes to certain system calls: it sets a word."""
 
-    @property
-    def functions(self) -> Mapping[str, bool]:
-        """The C library's functions that make them, and whether the call's number comes first in each."""
-        ...
-
-    @property
-    def numbers(self) -> Sequence[int]:
-        """The calls that code may make itself."""
-        ...
-
-    def at_function(self, *, numbered: bool) -> "NativeCode":
-        """Return the code for the beginning of such a function; ``numbered``: the call's number comes first."""
-        ...
-
-    def at_call(self, number: int, *, near: bytes | None, is_go: bool) -> "NativeCode":
-        """Return the code for a place that comes to a system call; ``near``: the bytes around, if they can be read."""
-        ...
+_NEAR = 64
 
 
 class FilterWatch:

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.probes.providers.function.forks.adopting import HeaderWord
-from anyprobe.probes.providers.function.handlers.filter_watch import Checks, FilterWatch
+from anyprobe.probes.providers.function.handlers.filter_watch import FilterWatch
 from anyprobe.splice.userspace.seccomp_hook import FilterChecks
 from anyprobe.splice.userspace.tsc_hook import ClockChecks
 
 if TYPE_CHECKING:
+    from anyprobe.probes.providers.function.handlers.filter_watch import Checks
     from anyprobe.probes.providers.function.host import ProbeHost
     from anyprobe.probes.providers.function.probe import Probe
     from anyprobe.splice.edits import Edit
