@@ -11,6 +11,7 @@ from functools import partial
 
 from anyprobe.isa.decode import Flow, Insn
 from anyprobe.splice.codegen.emit import ActionSource, emit_patch
+from anyprobe.splice.codegen.patch import FLAG
 from anyprobe.splice.emitted import BODY, EmittedPatch, PatchParts
 from anyprobe.splice.plan.splices import Clobbers, PlannedSplice, Strategy
 from anyprobe.splice.translate.idempotence import is_repeated, likeness
@@ -160,9 +161,12 @@ def _form_of_parts(
 ) -> Hashable:
     """Return the form of a patch of any actions: its code without what differs, and what is known of that."""
     code, copied = bytearray(patch.code), {number: end for number, _, end in parts.copies}
-    outward = []
+    outward = list[tuple[int, object]]()
     for place, target in parts.outward:
-        outward.append((place, _destination(target, patch, generated) if code[place - 1] == _JUMP else target))
+        if code[place - 2 : place] == FLAG:  # which one it is nothing depends on: it is set again
+            outward.append((place, None))
+        else:
+            outward.append((place, _destination(target, patch, generated) if code[place - 1] == _JUMP else target))
         code[place : place + 4] = _NOTHING
     arguments = [patch.code[place : place + 4] for place in parts.arguments]
     same = tuple([arguments.index(each) for each in arguments])  # where ways come together it matters which are

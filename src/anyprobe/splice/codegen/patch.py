@@ -26,7 +26,7 @@ RET = machine_code("ret")
 BLIND = 1
 """Said of a signal handler that is shown nothing, as it does not look, where its signals are; none has that bit."""
 _COUNTING = struct.Struct("<6sici8s")
-_FLAG, _FLAG_END = encode("mov byte [rel flag], 1").content[:2], encode("mov byte [rel flag], 1").content[6:]
+FLAG, _FLAG_END = encode("mov byte [rel flag], 1").content[:2], encode("mov byte [rel flag], 1").content[6:]
 _BELOW = "lea rsp, [rsp-128]"
 """Below the red zone."""
 _BACK = "lea rsp, [rsp+128]"
@@ -366,10 +366,10 @@ class PatchWriter:
 
     def flag(self, action: Action) -> None:
         """Append the setting of a flag: ``mov byte [rel flag], 1``, whose last byte is after its displacement."""
-        place = len(self.out) + len(_FLAG)
+        place = len(self.out) + len(FLAG)
         target = action.bank.near + action.offset - len(_FLAG_END)
         self.displacements.append((place, target))
-        self.out += _FLAG + struct.pack("<i", target - self.address - place - 4) + _FLAG_END
+        self.out += FLAG + struct.pack("<i", target - self.address - place - 4) + _FLAG_END
 
     def count_by_routine(self, action: Action) -> None:
         """Append a counter for threads that may have no block; flags may be overwritten."""
