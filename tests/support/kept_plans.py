@@ -4,6 +4,8 @@ from types import SimpleNamespace
 
 from anyprobe.binary.flow.cfg import CodeMap, FunctionCode
 from anyprobe.binary.images.image import Image
+from anyprobe.probes.coverage.covering import RUNS
+from anyprobe.probes.providers.function.probe import instructions_of
 from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.context import PlanContext
@@ -42,6 +44,8 @@ class Planned:
         for each in all_of(self.code, function):
             if WantKind.ENTRY in kinds:
                 wants.append(Want(each.entry, WantKind.ENTRY))
+            if WantKind.OFFSET in kinds:
+                wants += [Want(at, WantKind.OFFSET) for at in instructions_of(each, RUNS[1:])]
             exits = each.exits
             if WantKind.EXIT in kinds and exits.complete is None:
                 wants += [Want(at.address, WantKind.EXIT, at.conditional, inside=at.inside) for at in exits.found]
@@ -62,7 +66,8 @@ class Planned:
             self.fresh.append(first.start)
             return Planner(context).plan(first, wants, vital)
 
-        plan = self.plans.others.plan(context, first, wants, vital, make) if kept else make(context)
+        plans = self.plans.blocks if WantKind.OFFSET in kinds else self.plans.others
+        plan = plans.plan(context, first, wants, vital, make) if kept else make(context)
         for splice in plan.splices:
             self.claims.claim(splice)
         self.made[first.start] = shape(plan, wants)

@@ -12,7 +12,11 @@ PROGRAMS = {"bash": 1, "perl": 1, "sqlite3": 1, "python3.11": 1, LIBC: 1, "node"
 """With of how many functions one is planned."""
 
 
-@pytest.mark.parametrize("kinds", [{WantKind.ENTRY}, {WantKind.ENTRY, WantKind.EXIT}], ids=["count", "time"])
+@pytest.mark.parametrize(
+    "kinds",
+    [{WantKind.ENTRY}, {WantKind.ENTRY, WantKind.EXIT}, {WantKind.OFFSET}],
+    ids=["count", "time", "cover"],
+)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_kept_plans_are_those_that_are_made_anew(tmp_path, monkeypatch, name, kinds):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -245,7 +245,9 @@ class Planning:
 
             return Planner(context).plan(code, wants, vital)
 
-        found = found or plans.others.plan(context, code, wants, vital, make)
+        if found is None:
+            within = any(want.kind is WantKind.OFFSET for want in wants)
+            found = (plans.blocks if within else plans.others).plan(context, code, wants, vital, make)
         if found.is_plain(wants):
             plans.remember(function_of(edit, wants[0]).start, found.splices[0])
         return found

@@ -89,10 +89,17 @@ class EntryPlans:
 
     @Lazy
     def others(self) -> "KeptPlans":
-        """The plans that are not plain ones of entries; loaded when they are first asked for."""
-        from anyprobe.splice.plan.kept_plans import KeptPlans
+        """The plans for entries and ends that are not plain ones; loaded when they are first asked for."""
+        from anyprobe.splice.plan.kept_plans import ENDS, KeptPlans
 
-        return KeptPlans(self._text.memory, self._build_id, self._source())
+        return KeptPlans(self._text.memory, self._build_id, self._source(), ENDS)
+
+    @Lazy
+    def blocks(self) -> "KeptPlans":
+        """The plans for instructions within functions, such as all of their blocks; loaded likewise."""
+        from anyprobe.splice.plan.kept_plans import BLOCKS, KeptPlans
+
+        return KeptPlans(self._text.memory, self._build_id, self._source(), BLOCKS)
 
     def find(self, start: int, want: Want, code: bytes = b"") -> PlannedSplice | None:
         """Return the remembered splice for the entry of the function at ``start``; ``code``: its bytes, if at hand."""
@@ -146,7 +153,7 @@ class EntryPlans:
     def save(self) -> None:
         """Write what is new to disk."""
         with self._saving:
-            for loaded in (EntryPlans.timed.made(self), EntryPlans.others.made(self)):
+            for loaded in (EntryPlans.timed.made(self), EntryPlans.others.made(self), EntryPlans.blocks.made(self)):
                 if loaded is not None:
                     loaded.save()
             self._save()

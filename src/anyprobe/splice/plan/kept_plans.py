@@ -1,4 +1,4 @@
-"""Plans of earlier sessions, kept by build-id beside entry plans: of all functions whose entries or ends were probed.
+"""Plans of earlier sessions, kept by build-id beside entry plans: of functions of which more was probed than entries.
 
 A plan is kept with all that it was made from and that may be different the next time: what was wanted, what was claimed
 around the function, and where springboards could be. Where all that is the same, planning would come to the same, and
@@ -6,9 +6,10 @@ is left out. The rest is the same by what ``EntryPlans`` hold for. Sessions in s
 """
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -35,13 +36,16 @@ if TYPE_CHECKING:
     from anyprobe.core.memory import Memory
     from anyprobe.splice.plan.context import PlanContext
 
-_KIND, _VERSION = "plans", 2
-_MOST_WANTS = 64
+ENDS, BLOCKS = "plans", "blockplans"
+"""Kinds of entries: few probes of a function are not to read what is kept of all of its blocks."""
+_VERSION = 2
+_MOST_WANTS = 1 << 14
 """The most wants of a function whose plan is kept."""
 _MOST_ASKED = 4096
 """Nor where more places for springboards were looked at."""
-_MOST_OF_ONE = 32
-"""Plans of one function that are kept, for different wants or surroundings: four puns have 16 ways to be reachable."""
+_MOST_OF_ONE, _MOST_NUMBERS = 32, 1 << 16
+"""Plans of one function that are kept, for different wants or surroundings: four puns have 16 ways to be reachable. Of
+how many numbers these are, the latest one aside."""
 _ARRAYS = {"starts": np.int64, "firsts": np.int64, "rows": np.int32}
 
 Making = Callable[["PlanContext"], FunctionPlan]
@@ -51,16 +55,16 @@ Making = Callable[["PlanContext"], FunctionPlan]
 class KeptPlans:
     """The plans of one module that are kept."""
 
-    def __init__(self, memory: "Memory", build_id: str | None, source: Mapping[str, object]) -> None:
+    def __init__(self, memory: "Memory", build_id: str | None, source: Mapping[str, object], kind: str) -> None:
         """Load what earlier sessions have kept that was made of the same ``source``; ``memory`` has the code."""
-        self._build_id, self._source = build_id, source
+        self._build_id, self._source, self._kind = build_id, source, kind
         self._reasons = Reasons()
         self._reader = PlanReader(memory, self._reasons)
         self._rows: dict[int, list[array[int] | NDArray[np.int32]]] = {}
         """By the start of the function, the last one first; no list is changed, it is replaced."""
         self._fresh = 0
         self._noting = Lock()
-        found = cache.load(build_id, _KIND, version=_VERSION)
+        found = cache.load(build_id, kind, version=_VERSION)
         if found is not None and found[0].get("source") == dict(source):
             self._load(found[0].get("reasons"), found[1])
 
@@ -152,7 +156,9 @@ class KeptPlans:
             return
         with self._noting:
             self._fresh += 1
-            self._rows[start] = [made, *self._rows.get(start, ())][:_MOST_OF_ONE]
+            rows = [made, *self._rows.get(start, ())][:_MOST_OF_ONE]
+            sizes = list(accumulate(map(len, rows)))
+            self._rows[start] = rows[: max(bisect_right(sizes, _MOST_NUMBERS), 1)]
 
     # -- on disk
 
@@ -168,7 +174,7 @@ class KeptPlans:
         firsts = np.cumsum([0, *map(len, rows)], dtype=np.int64)
         arrays: cache.Arrays = {"starts": np.array(starts, np.int64), "firsts": firsts, "rows": np.concatenate(rows)}
         values = {"source": dict(self._source), "reasons": reasons}
-        cache.store(self._build_id, _KIND, values, arrays, version=_VERSION)
+        cache.store(self._build_id, self._kind, values, arrays, version=_VERSION)
 
     def _load(self, reasons: object, arrays: cache.Arrays) -> None:
         """Take what was kept, or nothing of it where it does not fit."""

@@ -8,7 +8,7 @@ further away, take two. A row that is not what these functions make raises ``Val
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 from threading import Lock
 
 from anyprobe.core.memory import Memory
@@ -23,12 +23,14 @@ from anyprobe.splice.plan.splices import FunctionPlan, PlannedSplice, Pun, Strat
 Row = list[int]
 _KINDS = tuple(WantKind)
 _STRATEGIES = tuple(Strategy)
-_ENDS = frozenset({WantKind.ENTRY, WantKind.EXIT, WantKind.RETURN_POINT})
-"""What plans are kept for: where functions begin, end, and are come back to."""
+_KEPT = frozenset({WantKind.ENTRY, WantKind.EXIT, WantKind.RETURN_POINT, WantKind.OFFSET})
+"""What plans are kept for; branches back to a head come with it."""
 _LOW_BITS = 16
 _LOW = (1 << _LOW_BITS) - 1
 _LOW_TWO = (1 << 2 * _LOW_BITS) - 1
 _ASKED, _LOOP, _DERIVED = 0, 1, 2
+_SPLICE = 12
+"""How many numbers each splice begins with."""
 _CONDITIONAL, _FIRST, _INTERNAL, _AFTER, _VITAL = (1 << bit for bit in range(4, 9))
 _AMBIGUOUS, _HAS_PUN, _HAS_DEAD, _IS_HOST, _IS_FIXED = (1 << bit for bit in range(5))
 
@@ -66,7 +68,7 @@ def asked_row(start: int, wants: Sequence[Want], vital: AbstractSet[Want], state
     """Return what is asked of the function at ``start``, as far as plans depend on it; ``None``: it is not kept."""
     row = [state, len(wants)]
     for want in wants:
-        if want.kind not in _ENDS or want.block or want.origin is not None:
+        if want.kind not in _KEPT or want.block or want.origin is not None:
             return None
         bits = _KINDS.index(want.kind) | want.conditional * _CONDITIONAL | want.first * _FIRST
         bits |= want.internal * _INTERNAL | want.after * _AFTER | (want in vital) * _VITAL
@@ -92,12 +94,16 @@ def conditions_row(start: int, questions: Questions, claims: Claims) -> Row:
 class _Reader:
     """Takes numbers from a row, one after the other."""
 
-    def __init__(self, row: Sequence[int], start: int) -> None:
-        self._next = iter(row).__next__
+    def __init__(self, row: Iterable[int], start: int) -> None:
+        self._numbers = iter(row)
+        self._next = self._numbers.__next__
         self.start = start
 
     def __call__(self) -> int:
         return self._next()
+
+    def several(self, count: int) -> Iterable[int]:
+        return islice(self._numbers, count)
 
     def address(self) -> int:
         return self._next() + self.start
@@ -230,15 +236,15 @@ class PlanReader:
     def _splice(
         self, read: _Reader, wants: Sequence[Want], others: Sequence[PlannedSplice], claims: Claims, bias: int
     ) -> PlannedSplice | None:
-        strategy, bits, head, at, size = _STRATEGIES[read()], read(), read.address(), read.address(), read()
-        shape = read.halves() << 2 * _LOW_BITS | read.halves()
-        written, write_at, borrowed = read(), read.address(), read()
+        kind, bits, head, at, size, *shapes, written, write_at, borrowed = read.several(_SPLICE)
+        strategy, head, at, write_at = _STRATEGIES[kind], head + read.start, at + read.start, write_at + read.start
+        shape = ((shapes[0] << _LOW_BITS | shapes[1]) << _LOW_BITS | shapes[2]) << _LOW_BITS | shapes[3]
         dead = read.address() if bits & _HAS_DEAD else 0
         hosts_until = read.address() if bits & _IS_HOST else 0
         pun = self._pun(read) if bits & _HAS_PUN else None
         fixed = read.far() if bits & _IS_FIXED else None
         leans_on = tuple([others[read()] for _ in range(read())])
-        own = tuple([self._want(read, wants) for _ in range(read())])
+        own = [wants[read()] if (of := read()) == _ASKED else self._want(of, read, wants) for _ in range(read())]
         insns = self._line(at, size, shape) if shape else self._insns(at, size)
         springboard = 0
         if pun is not None:
@@ -250,8 +256,8 @@ class PlanReader:
             if fixed is not None and springboard != fixed + bias:
                 return None
         return PlannedSplice(
-            strategy, head, insns, own, written, write_at, borrowed, pun, springboard, dead, leans_on, hosts_until,
-            bool(bits & _AMBIGUOUS),
+            strategy, head, insns, tuple(own), written, write_at, borrowed, pun, springboard, dead, leans_on,
+            hosts_until, bool(bits & _AMBIGUOUS),
         )  # fmt: skip
 
     @staticmethod
@@ -259,10 +265,7 @@ class PlanReader:
         prefixes, free, prefix, base = read(), read(), read(), read.far()
         return Pun(prefixes, free, base, bytes([read() for _ in range(read())]), prefix)
 
-    def _want(self, read: _Reader, wants: Sequence[Want]) -> Want:
-        kind = read()
-        if kind == _ASKED:
-            return wants[read()]
+    def _want(self, kind: int, read: _Reader, wants: Sequence[Want]) -> Want:
         if kind == _LOOP:
             return Want(read.address(), WantKind.LOOP, tag=read.address(), internal=bool(read()))
         origin, address, conditional, at, size = wants[read()], read.address(), bool(read()), read.address(), read()
@@ -287,7 +290,7 @@ class PlanReader:
 
 def reader_of(row: Iterable[int], start: int) -> _Reader:
     """Return what takes numbers from a row about the function at ``start``."""
-    return _Reader(list(row), start)
+    return _Reader(row, start)
 
 
 def _halves(value: int) -> tuple[int, int]:

@@ -19,7 +19,8 @@ from support.kept_plans import BIAS, OTHER_BIAS, Planned
 
 COUNTED = frozenset({WantKind.ENTRY})
 TIMED = frozenset({WantKind.ENTRY, WantKind.EXIT})
-KINDS = pytest.mark.parametrize("kinds", [COUNTED, TIMED], ids=["count", "time"])
+COVERED = frozenset({WantKind.OFFSET})
+KINDS = pytest.mark.parametrize("kinds", [COUNTED, TIMED, COVERED], ids=["count", "time", "cover"])
 LIBC = next((str(each) for each in Path("/lib/x86_64-linux-gnu").glob("libc.so.6")), "/lib64/libc.so.6")
 PROGRAMS = {"bash": 23, "perl": 41, "sqlite3": 11, "python3.11": 97, LIBC: 37}
 """With of how many functions one is planned."""
@@ -116,13 +117,27 @@ def test_a_plan_is_for_just_what_is_wanted(program):
         assert after.fresh == [start]
 
 
-def test_other_instructions_are_planned_anew(program):
+def test_other_instructions_are_planned_anew(program, monkeypatch):
     before = Planned(program)
     function = next(each for each in before.functions() if len(each.insns) > 20)
-    wants = [Want(function.insns[9].address, WantKind.OFFSET), Want(function.insns[12].address, WantKind.OFFSET)]
-    before.wants = lambda *_: wants
-    before.plan(function, TIMED)
-    assert not before.plans.others._rows
+
+    def session(*numbers):
+        found = Planned(program)
+        wants = [Want(function.insns[number].address, WantKind.OFFSET) for number in numbers]
+        found.wants = lambda *_: wants
+        found.plan(function, COVERED)
+        found.plans.save()
+        return found
+
+    assert session(9, 12).fresh == [function.start]
+    assert session(9, 13).fresh == [function.start]
+    again = session(9, 12)
+    assert not again.fresh
+    assert not again.plans.others._rows  # which are read where entries are counted
+    monkeypatch.setattr(kept_plans, "_MOST_NUMBERS", 0)
+    assert session(9, 14).fresh == [function.start]
+    assert not session(9, 14).fresh
+    assert session(9, 12).fresh == [function.start]  # there was room for the latest one only
 
 
 def test_a_file_with_other_code_and_the_same_build_id_is_looked_at_anew(program):
@@ -168,7 +183,7 @@ def damaged(monkeypatch, name, damage):
 
     def loaded(build_id, kind, *, version=0):
         found = load(build_id, kind, version=version)
-        if kind != kept_plans._KIND or found is None:
+        if kind != kept_plans.ENDS or found is None:
             return found
         values, arrays = found
         array = damage(arrays.pop(name))
