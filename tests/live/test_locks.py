@@ -103,8 +103,9 @@ def test_a_lock_that_many_threads_want_names_who_holds_and_who_waits(tmp_path, p
     assert hot["acquisitions"] == own["taken"]
     assert hot["holds"] == own["holds"]
     assert 0 < hot["contended"] <= own["taken"]
-    assert abs(hot["wait_ns"] - own["wait"]) <= 0.02 * own["wait"]
-    assert abs(hot["hold_ns"] - own["hold"]) <= 0.01 * own["hold"]
+    # a thread may be preempted between a look of the program at its clock and one of anyprobe
+    assert abs(hot["wait_ns"] - own["wait"]) <= 0.02 * own["wait"] + own["lost"]
+    assert abs(hot["hold_ns"] - own["hold"]) <= 0.01 * own["hold"] + own["lost"]
     assert abs(hot["hold_p50_ns"] - HOLD_NS) < 0.05 * HOLD_NS
     assert max(hot["wait_p50_ns"], HOLD_NS) <= hot["max_wait_ns"]
     (holder, *_) = hot["holders"]
@@ -251,7 +252,7 @@ def test_without_hold_times_waits_are_told_all_the_same(tmp_path, program):
     truth, found = measured(tmp_path, program, *CONTENDED, options=("--no-hold",))
     hot = found["hot"]
     assert hot["acquisitions"] == truth["hot"]["taken"]
-    assert abs(hot["wait_ns"] - truth["hot"]["wait"]) <= 0.02 * truth["hot"]["wait"]
+    assert abs(hot["wait_ns"] - truth["hot"]["wait"]) <= 0.02 * truth["hot"]["wait"] + truth["hot"]["lost"]
     assert (hot["holds"], hot["hold_ns"], hot["holders"]) == (0, 0, [])
 
 

@@ -60,13 +60,14 @@ pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static long rounds, hold_ns, outside_ns;
 struct sums { struct truth hot; struct truth changed; };
 __attribute__((noinline)) void critical(struct truth *t) {
+    struct queue before = queued();
     long a = now();
     pthread_mutex_lock(&hot);
     long b = now();
     spin(hold_ns);
     long c = now();
     pthread_mutex_unlock(&hot);
-    t->wait += b - a, t->hold += c - b, t->taken++, t->holds++;
+    t->wait += b - a, t->hold += c - b, t->taken++, t->holds++, t->lost += lost(before);
 }
 static void *work(void *place) {
     struct sums *sums = place;
@@ -97,7 +98,7 @@ static void contended(int threads) {
     for (int i = 0; i < threads; i++) {
         pthread_join(started[i], 0);
         all.hot.taken += sums[i].hot.taken, all.hot.holds += sums[i].hot.holds;
-        all.hot.wait += sums[i].hot.wait, all.hot.hold += sums[i].hot.hold;
+        all.hot.wait += sums[i].hot.wait, all.hot.hold += sums[i].hot.hold, all.hot.lost += sums[i].hot.lost;
         all.changed.wait += sums[i].changed.wait, all.changed.taken += sums[i].changed.taken;
         all.changed.lost += sums[i].changed.lost;
     }

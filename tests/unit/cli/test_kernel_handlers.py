@@ -211,7 +211,8 @@ def test_no_call_leaves_by_a_jump():
 
 
 def test_records_of_the_kernel_are_in_order_with_those_of_programs(monkeypatch):
-    monkeypatch.setattr(records, "_clocks_differ_by", lambda: 1000)
+    monkeypatch.setattr(records, "own_time", lambda: (0, 1000))
+    records._readings.cache_clear()
 
     def batch(name, *times):
         made = np.zeros(len(times), RecordType(name, (Field("n"),)).dtype)
@@ -225,6 +226,26 @@ def test_records_of_the_kernel_are_in_order_with_those_of_programs(monkeypatch):
     assert records.TextRecords().look([process, kernel], stream) == 4
     assert stream.getvalue() == "program 10\nkernel 20\nprogram 30\nkernel 40\n"
     assert records.MonotonicTime().of(20) == 1020
+    records._readings.cache_clear()
+
+
+def test_times_of_records_follow_the_monotonic_clock_whose_rate_is_another(monkeypatch):
+    """Of a clock that loses 250 ns in a millisecond, as one does whose ticks were measured on a busy machine."""
+    moment = 0
+    monkeypatch.setattr(records, "own_time", lambda: (moment * 3_999 // 4_000, 7_000_000 + moment))
+    records._readings.cache_clear()
+    times = records.MonotonicTime()
+    found = []
+    for moment in range(1_000_000, 60_000_000_000, 99_000_000):
+        own = np.arange(moment - 900_000, moment, 10_000, dtype=np.int64) * 3_999 // 4_000
+        truth = 7_000_000 + own * 4_000 / 3_999
+        seen = times.of_all(own)
+        assert np.abs(seen - truth).max() < 300  # the first reading has nothing to be compared with
+        assert [times.of(int(each)) for each in own] == seen.tolist()
+        assert all(abs(times.of(times.own(int(each))) - each) <= 1 for each in seen)
+        found += seen.tolist()
+    assert found == sorted(found)
+    records._readings.cache_clear()
 
 
 class Scriptable(Scripted):

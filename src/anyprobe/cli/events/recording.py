@@ -199,8 +199,7 @@ class Recorder:
         return events
 
     def _monotonic(self, batch: Any) -> "NDArray[np.int64]":  # noqa: ANN401 - records
-        times: NDArray[np.int64] = batch[TIME].astype(np.int64) + self._times.of(0)
-        return times
+        return self._times.of_all(batch[TIME].astype(np.int64))
 
     def _known(
         self, session: "Session", batch: Any,  # noqa: ANN401 - records

@@ -8,8 +8,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from anyprobe.cli.programs.targets import KERNEL, in_the_kernel, on_process
+from anyprobe.probes.clock import own_time
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from anyprobe.cli.programs.targets import Measured
     from anyprobe.data.aggregates.records import Records as Batch
 
@@ -80,10 +84,10 @@ def rows_of(session: "Measured", name: str, form: str, batch: "Batch") -> Iterat
     """Yield the records of one batch; the kernel's times become those that programs read."""
     from anyprobe.data.aggregates import records
 
-    offset = _clocks_differ_by() if session.pid == KERNEL else 0
+    times = MonotonicTime() if session.pid == KERNEL else None
     for fields in records.rows(batch):
-        if offset:
-            fields[TIME] -= offset
+        if times is not None:
+            fields[TIME] = times.own(fields[TIME])
         yield Row(session, name, form, fields)
 
 
@@ -146,17 +150,59 @@ class KeptRecords:
 
 
 class MonotonicTime:
-    """Turns times of records into those of the kernel's monotonic clock."""
+    """Turns times of records into those of the kernel's monotonic clock.
+
+    The two do not go equally fast: they differ by millionths, as a tick was measured once. So they are read together
+    again and again; what lies between two readings is interpolated.
+    """
 
     def of(self, ts: int) -> int:
         """Return nanoseconds of ``CLOCK_MONOTONIC``."""
-        return ts + _clocks_differ_by()
+        return _readings().seen(ts).monotonic(ts)
+
+    def of_all(self, times: "NDArray[np.int64]") -> "NDArray[np.int64]":
+        """Return those of many records."""
+        if not len(times):
+            return times
+        clocks = _readings().seen(int(times.max()))
+        late = ((times - clocks.before[0]).clip(min=0) * clocks.faster).round().astype(times.dtype)
+        return times + (clocks.before[1] - clocks.before[0]) + late
+
+    def own(self, ns: int) -> int:
+        """Return the time that a record would have at a moment of the monotonic clock; within 1 ns of ``of``."""
+        readings = _readings()
+        return readings.seen(ns + readings.last[0] - readings.last[1]).own(ns)
+
+
+class _Readings:
+    """The clock of records beside the monotonic one: the last two moments at which both were read."""
+
+    def __init__(self) -> None:
+        """Read them for the first time."""
+        self.before = self.last = own_time()
+        self.faster = 0.0
+        """By which part the monotonic clock is the faster one."""
+
+    def seen(self, ts: int) -> "_Readings":
+        """Read both clocks if a record is younger than the last reading."""
+        if ts > self.last[0]:
+            now = own_time()
+            if now[0] > self.last[0]:
+                self.before, self.last = self.last, now
+                passed = now[0] - self.before[0]
+                self.faster = (now[1] - self.before[1] - passed) / passed
+        return self
+
+    def monotonic(self, ts: int) -> int:
+        passed = ts - self.before[0]
+        return self.before[1] + passed + round(max(passed, 0) * self.faster)
+
+    def own(self, ns: int) -> int:
+        passed = ns - self.before[1]
+        return self.before[0] + passed - round(max(passed, 0) * self.faster / (1 + self.faster))
 
 
 @cache
-def _clocks_differ_by() -> int:
-    """Return how far the monotonic clock is ahead of the times in records of programs, when it is first asked for."""
-    from anyprobe.probes.clock import own_time
-
-    own, monotonic = own_time()
-    return monotonic - own
+def _readings() -> _Readings:
+    """Return the readings that all records of this process are seen by."""
+    return _Readings()
