@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
+from anyprobe.core.closing import Closing
 from anyprobe.core.errors import UsageError
 from anyprobe.data.snapshots.snapshot import Snapshot
 from anyprobe.probes.duties import PLACING_LOOKS, Duties, duties_of
@@ -39,7 +40,7 @@ def merged(snapshots: Sequence[Snapshot]) -> Snapshot:
     )
 
 
-class SessionGroup:
+class SessionGroup(Closing):
     """Sessions on several processes, in their order. A context manager: leaving it removes all probes from all of them.
 
     ``with SessionGroup.attach(pids) as group: group.count("libc:malloc"); group.pump(5); print(group.snapshot())``
@@ -208,14 +209,6 @@ class SessionGroup:
         with ExitStack() as stack:  # each is done, whatever the others raise
             for session in reversed(self.sessions):
                 stack.callback(getattr(session, name))
-
-    def __enter__(self) -> Self:
-        """Return the group."""
-        return self
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Close all sessions, whatever happened."""
-        self.close()
 
     def __repr__(self) -> str:
         """Return the processes."""

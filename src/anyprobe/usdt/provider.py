@@ -6,8 +6,9 @@ import os
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
+from anyprobe.core.closing import Closing
 from anyprobe.core.errors import UsageError
 from anyprobe.usdt.limits import LONGEST_NAME, LONGEST_PROVIDER
 from anyprobe.usdt.markerfile import MarkerFile, written
@@ -32,7 +33,7 @@ class FireProbe(Protocol):
         """Return whether a tool listens, for values that take time to compute."""
 
 
-class Provider:
+class Provider(Closing):
     """A provider of USDT probes in this process, which anyprobe, bpftrace, perf and gdb can see.
 
     A probe's function costs about as much as an empty Python function until a tool listens. A value that is not of
@@ -109,14 +110,6 @@ class Provider:
             for each in self._files:
                 each.remove()
             self._files.clear()
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close."""
-        self.close()
 
     def _take(self, names: Sequence[str]) -> None:
         if _taken.get(self.name) is not self:

@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
+from anyprobe.core.closing import Closing
 from anyprobe.core.errors import KernelRefused, NoSuchProcess, PermissionDenied, TargetError, UsageError
 from anyprobe.target.kernel.samples import MOST_STACK_BYTES, Lost, Record, Sampler, SwitchSampler, Throttled
 from anyprobe.target.system import procfs
@@ -24,7 +25,7 @@ MOST_PARANOID = 2
 """Up to this ``kernel.perf_event_paranoid`` users may sample their own programs."""
 
 
-class Profiler:
+class Profiler(Closing):
     """Samples processes from its beginning to ``close``."""
 
     def __init__(
@@ -69,14 +70,6 @@ class Profiler:
             raise
         self.began = time.monotonic()
         """From this moment of the monotonic clock on there are samples."""
-
-    def __enter__(self) -> Self:
-        """Return it."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End sampling."""
-        self.close()
 
     def close(self) -> None:
         """End sampling."""

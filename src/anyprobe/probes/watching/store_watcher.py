@@ -9,10 +9,11 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from iced_x86 import Instruction, Register
 
+from anyprobe.core.closing import Closing
 from anyprobe.core.code import Input, InputKind
 from anyprobe.core.errors import SpecError, UnsupportedTarget
 from anyprobe.data.aggregates.records import rows
@@ -65,7 +66,7 @@ def _check_number(watched: Sequence[Watched]) -> None:
         raise UnsupportedTarget(f"{len(watched)} ranges are to be watched: {MOST} is the most")
 
 
-class StoreWatcher:
+class StoreWatcher(Closing):
     """Watches the stores of some functions of one process, to ``close``."""
 
     sees_kernel = False
@@ -109,14 +110,6 @@ class StoreWatcher:
                 raise SpecError(each.text, 0, f"this allocation has {allocation.end - allocation.start} bytes")
             found += allocation.outside(length)
         return found
-
-    def __enter__(self) -> Self:
-        """Return it."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End it."""
-        self.close()
 
     def close(self) -> None:
         """Take the tests out."""

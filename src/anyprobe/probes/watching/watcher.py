@@ -6,11 +6,12 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from iced_x86 import Instruction
 
 from anyprobe.binary.images.modules import LoadedObject
+from anyprobe.core.closing import Closing
 from anyprobe.core.errors import KernelRefused, NoSuchProcess, PermissionDenied, TargetError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.isa.decode import decode_iced
@@ -67,7 +68,7 @@ class _Objects:
         """Nothing: the kernel tells what is mapped."""
 
 
-class Watcher:
+class Watcher(Closing):
     """Watches memory of processes, and of what they start, from its beginning to ``close``."""
 
     def __init__(
@@ -114,14 +115,6 @@ class Watcher:
                     "kernel.perf_event_paranoid has to be 2 or less, and the process one's own; or be root",
                 ) from error
             raise
-
-    def __enter__(self) -> Self:
-        """Return it."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End it."""
-        self.close()
 
     def close(self) -> None:
         """Have no debug register in use any more: rings are unmapped first, which hold them."""

@@ -4,9 +4,8 @@ import errno
 import os
 import struct
 from functools import cached_property
-from types import TracebackType
-from typing import Self
 
+from anyprobe.core.closing import Closing
 from anyprobe.core.errors import PermissionDenied, UnsupportedTarget
 from anyprobe.core.memory import MemoryFault
 
@@ -18,7 +17,7 @@ _PORTION = 1 << 20
 """So much is read at once: a read of all of a kernel's text makes the kernel hold as much."""
 
 
-class LiveMemory:
+class LiveMemory(Closing):
     """Memory of the running kernel, at its own addresses; nothing is written."""
 
     def __init__(self, path: str = PATH) -> None:
@@ -31,16 +30,6 @@ class LiveMemory:
             if failure.errno == errno.EPERM and os.geteuid() == 0:
                 raise PermissionDenied("lockdown", f"{path} cannot be read", "boot without lockdown") from None
             raise PermissionDenied("CAP_SYS_RAWIO", f"{path} cannot be read", "be root") from None
-
-    def __enter__(self) -> Self:
-        """Return it."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close it."""
-        self.close()
 
     def close(self) -> None:
         """Close the file."""

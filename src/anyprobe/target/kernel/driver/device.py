@@ -8,9 +8,9 @@ import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
+from anyprobe.core.closing import Closing
 from anyprobe.core.errors import KernelRefused, TargetError
 from anyprobe.target.kernel import descriptors
 from anyprobe.target.kernel.driver import layout, permission
@@ -60,7 +60,7 @@ class Shared:
     """The memory as it is mapped here."""
 
 
-class Driver:
+class Driver(Closing):
     """The open device; a context manager. Closing it takes all writes of this client out of the kernel's text.
 
     Raises:
@@ -84,16 +84,6 @@ class Driver:
         if abi != layout.ABI:
             self.close()
             raise TargetError(f"the driver that is loaded is of version {abi}, this is {layout.ABI}: load it again")
-
-    def __enter__(self) -> Self:
-        """Return the open device."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        """Close it."""
-        self.close()
 
     def close(self) -> None:
         """Give everything back; patches that a task is still in are freed by the driver when it has left them."""
