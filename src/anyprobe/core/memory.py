@@ -11,6 +11,11 @@ class Memory(Protocol):
         ...
 
 
+def read_word(memory: Memory, address: int) -> int:
+    """Return the eight bytes at an address as a number; raise ``MemoryFault``."""
+    return int.from_bytes(memory.read(address, 8), "little")
+
+
 _PAGE, _PIECE = 4096, 64
 
 

@@ -173,17 +173,13 @@ def kernel_probes(facts: Facts) -> Finding:
 
 def namespaces(facts: Facts) -> Finding:
     """Check whether the process sees other files and pids than this one."""
-    other = [kind for kind in ("mnt", "pid", "user") if namespace(facts.pid, kind) != namespace("self", kind)]
+    other = [
+        kind
+        for kind in ("mnt", "pid", "user")
+        if permission.namespace(facts.pid, kind) != permission.namespace("self", kind)
+    ]
     if other:
         return Finding(
             "namespaces", "ok", f"other than anyprobe's: {', '.join(other)}; files are read through /proc/PID/root"
         )
     return Finding("namespaces", "ok", "the same as anyprobe's")
-
-
-def namespace(pid: int | str, kind: str) -> str:
-    """Return the identity of a namespace, empty where it cannot be read."""
-    try:
-        return os.readlink(f"/proc/{pid}/ns/{kind}")
-    except OSError:
-        return ""

@@ -1,15 +1,14 @@
 """A command that is started and not probed: it only does what probes in the kernel see."""
 
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
 
+from anyprobe.core.closing import Closing
 from anyprobe.data.snapshots.processes import TargetInfo
 from anyprobe.data.snapshots.snapshot import Snapshot
 from anyprobe.target.process.launch import launch
 
 
-class Unprobed:
+class Unprobed(Closing):
     """The command, held before its first instruction; leaving it as a context manager lets it run on."""
 
     def __init__(self, argv: Sequence[str]) -> None:
@@ -17,13 +16,7 @@ class Unprobed:
         self._process = launch(list(argv), process_group=0)
         self.pid = self._process.pid
 
-    def __enter__(self) -> Self:
-        """Close it afterwards."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         """Let it go, if that was not done yet."""
         self._process.close()
 

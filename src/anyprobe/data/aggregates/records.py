@@ -5,10 +5,9 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from anyprobe.core.arrays import unique
-from anyprobe.core.closing import Closing
 from anyprobe.core.errors import UsageError
 from anyprobe.data.layouts.keys import NAMED, Names
 
@@ -208,7 +207,7 @@ def as_arrow(records: Records) -> "pa.Table":
     return arrow.Table.from_arrays(columns, names=list(names))
 
 
-class ParquetWriter(Closing):
+class ParquetWriter:
     """Writes batches of records to one Parquet file; a context manager."""
 
     def __init__(self, path: str) -> None:
@@ -231,3 +230,11 @@ class ParquetWriter(Closing):
         """Finish the file."""
         if self._writer is not None:
             self._writer.close()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Finish the file."""
+        self.close()

@@ -13,7 +13,7 @@ from anyprobe.handlers import intrinsics
 from anyprobe.handlers.frontend import extents, operators, texts
 from anyprobe.handlers.frontend.collecting import Collecting
 from anyprobe.handlers.frontend.context import SPECULATING
-from anyprobe.handlers.frontend.expressions import Expressions
+from anyprobe.handlers.frontend.expressions import Expressions, truth_of
 from anyprobe.handlers.frontend.member_access import unknown_result
 from anyprobe.handlers.frontend.values import Context, Items, Literal, Member, Scalar, Text, Thing, Value, described
 from anyprobe.handlers.ir import nodes as ir
@@ -143,7 +143,7 @@ class Calls:
     def _convert(self, expressions: Expressions, node: ast.Call, kind: Type) -> Value:
         (inner,) = self._arguments(expressions, node, "value")
         if kind == boolean:
-            return _truth(expressions.condition(inner))
+            return truth_of(expressions.condition(inner))
         value = expressions.operand(inner)
         fail = expressions.frame.fail_at(node)
         if isinstance(value, Literal):
@@ -239,10 +239,6 @@ class Calls:
         """Compile ``shown``."""
         (inner,) = self._arguments(expressions, node, "value")
         return texts.shown(expressions, node, expressions.value(inner))
-
-
-def _truth(expr: ir.Expr) -> Value:
-    return Literal(bool(expr.value)) if isinstance(expr, ir.Const) else Scalar(expr)
 
 
 def _constant(value: float, kind: Type) -> ir.Const:

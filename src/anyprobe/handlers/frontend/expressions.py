@@ -93,7 +93,7 @@ class Expressions:
                 sides = self.both(left, right)
                 return operators.arithmetic(self.emit, _BINARY[type(symbol)], *sides, self.frame.fail_at(node))
             case ast.UnaryOp(ast.Not(), inner):
-                return _known(_not(self.condition(inner)))
+                return truth_of(_not(self.condition(inner)))
             case ast.UnaryOp(symbol, inner):
                 return operators.negated(_UNARY[type(symbol)], self.operand(inner), self.frame.fail_at(node))
             case ast.Compare():
@@ -101,7 +101,7 @@ class Expressions:
             case ast.BoolOp():
                 for part in node.values:
                     self._require_boolean(node, part)
-                return _known(self.condition(node))
+                return truth_of(self.condition(node))
             case ast.IfExp():
                 return self._conditional(node)
             case ast.Call():
@@ -311,7 +311,7 @@ class Expressions:
             if len(node.ops) == 1:
                 return found
             total = expr if total == ir.TRUE else ir.Binary("&", total, expr)
-        return _known(total)
+        return truth_of(total)
 
     def _compare(self, symbol: str, left: Value, right: Value, node: ast.AST) -> Value:
         left, right = self._text(left, right, node), self._text(right, left, node)
@@ -363,7 +363,7 @@ class Expressions:
                 raise self.error(node, f"in a tuple with what is {described(item)}", "x == a or x == b")
             expr = operators.truth(self._compare("==", left, item, node), fail)
             total = expr if total == ir.FALSE else ir.Binary("|", total, expr)
-        return _known(total if isinstance(node.ops[0], ast.In) else _not(total))
+        return truth_of(total if isinstance(node.ops[0], ast.In) else _not(total))
 
     def _is_none(self, node: ast.Compare) -> Value:
         left, right = self.value(node.left), self.value(node.comparators[0])
@@ -474,5 +474,6 @@ def _is_name(index: ast.expr) -> bool:
     return isinstance(index, ast.Constant) and isinstance(index.value, str)
 
 
-def _known(expr: ir.Expr) -> Value:
+def truth_of(expr: ir.Expr) -> Value:
+    """Return the value of a condition, as a literal where it is known."""
     return Literal(bool(expr.value)) if isinstance(expr, ir.Const) else Scalar(expr)

@@ -68,7 +68,7 @@ def explain(pid: int) -> PermissionDenied:
         return _yama(pid, scope)
     if not capable:
         return _without_capability(pid, theirs, own, scope)
-    if _namespace(pid, "user") != _namespace(os.getpid(), "user"):
+    if namespace(pid, "user") != namespace(os.getpid(), "user"):
         return PermissionDenied(
             "capability",
             f"process {pid} belongs to another user namespace, where our CAP_SYS_PTRACE does not count",
@@ -124,7 +124,8 @@ def _otherwise(pid: int, own: dict[str, str]) -> PermissionDenied:
     )
 
 
-def _namespace(pid: int, kind: str) -> str:
+def namespace(pid: int | str, kind: str) -> str:
+    """Return the identity of a namespace of a process, empty where it cannot be read."""
     try:
         return os.readlink(f"/proc/{pid}/ns/{kind}")
     except OSError:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from anyprobe.core.memory import MemoryFault, read_text
+from anyprobe.core.memory import MemoryFault, read_text, read_word
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
@@ -87,14 +87,10 @@ def _names(objects: "ObjectTable", memory: "Memory") -> Sequence[str]:
     from anyprobe.probes.providers.function.load_order import link_maps
 
     listed = link_maps(objects.objects, memory)
-    names = (read_text(memory, _word(memory, at + _L_NAME), _MOST_BYTES) for at in islice(listed, _MOST_OBJECTS))
+    names = (read_text(memory, read_word(memory, at + _L_NAME), _MOST_BYTES) for at in islice(listed, _MOST_OBJECTS))
     return [name.decode(errors="replace").rpartition("/")[2] for name in names]
 
 
 def _is_listed(executable: "LoadedObject") -> bool:
     """Return whether an executable has a place where the loader says what is loaded."""
     return _DT_DEBUG in executable.image.elf.dynamic
-
-
-def _word(memory: "Memory", address: int) -> int:
-    return int.from_bytes(memory.read(address, 8), "little")

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from anyprobe.binary.images.modules import VDSO, LoadedObject
 from anyprobe.core.errors import TargetError
-from anyprobe.core.memory import Memory, MemoryFault
+from anyprobe.core.memory import Memory, MemoryFault, read_word
 
 _PT_DYNAMIC, _DT_DEBUG = 2, 21
 _MAP, _NEXT = 8, 24
@@ -32,7 +32,7 @@ def _biases(objects: Sequence[LoadedObject], memory: Memory) -> list[int]:
     """Return the biases of the loader's list; of a damaged one, and in a static program, those that are to be had."""
     found: list[int] = []
     with suppress(MemoryFault, TargetError):
-        found.extend(_word(memory, entry) for entry in link_maps(objects, memory))
+        found.extend(read_word(memory, entry) for entry in link_maps(objects, memory))
     return found
 
 
@@ -62,13 +62,9 @@ def _debug_of(loaded: LoadedObject, memory: Memory) -> int:
 def link_maps(objects: Sequence[LoadedObject], memory: Memory) -> Iterator[int]:
     """Yield the address of each ``struct link_map`` of the program's own namespace, in the order of loading."""
     debug = loader_list(objects, memory)
-    entry = _word(memory, debug + _MAP) if debug else 0
+    entry = read_word(memory, debug + _MAP) if debug else 0
     for _ in range(_MOST):
         if not entry:
             return
         yield entry
-        entry = _word(memory, entry + _NEXT)
-
-
-def _word(memory: Memory, address: int) -> int:
-    return int.from_bytes(memory.read(address, 8), "little")
+        entry = read_word(memory, entry + _NEXT)

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from anyprobe.core.address import PAGE
 from anyprobe.core.errors import UnsupportedTarget
-from anyprobe.core.memory import Memory, MemoryFault
+from anyprobe.core.memory import Memory, MemoryFault, read_word
 from anyprobe.data.layouts.layout import BLOCK_PAGE, HEADER_BYTES, NEXT_BLOCK
 from anyprobe.journal.installed import journal_places
 from anyprobe.journal.memfds import is_ours
@@ -39,15 +39,11 @@ def pages_of_threads(
     found = set[int]()
     for record in (r for journal in journals for r in journal.of(RecordKind.BANK) if events):
         with suppress(MemoryFault):  # unmapped by a removal that did not come to its end: the pages went before it
-            blocks = min(_word(memory, record.address + NEXT_BLOCK), record.extra >> 32)
+            blocks = min(read_word(memory, record.address + NEXT_BLOCK), record.extra >> 32)
             first = record.address + HEADER_BYTES + record.size
             for block in range(first, first + blocks * record.size, record.size):
-                found.add(_word(memory, block + BLOCK_PAGE))
+                found.add(read_word(memory, block + BLOCK_PAGE))
     return [(start, end) for start, end in sorted(events.items()) if start in found]
-
-
-def _word(memory: Memory, address: int) -> int:
-    return int.from_bytes(memory.read(address, 8), "little")
 
 
 def unlisted(found: Sequence[FoundJournal], mappings: Sequence[Mapping], *, thorough: bool) -> list[tuple[int, int]]:
