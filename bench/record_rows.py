@@ -14,7 +14,7 @@ import anyprobe
 from anyprobe.data.archives import runs
 from anyprobe.data.calls.recorded import ENTRY, RETURN, Events
 from anyprobe.handlers.types.annotations import u64
-from anyprobe.handlers.x86.recorder import CALLS, recorders
+from anyprobe.handlers.x86.recorder import recorders
 from anyprobe.probes.specs.spec import parse
 
 CALLS_OF_A_RUN, PAIRS = 16_000, 101
@@ -47,13 +47,15 @@ def _call_row(report: Report) -> None:
         added, bare, probed = pairs(target, "work", CALLS_OF_A_RUN, PAIRS, arm)
         seen += sum(len(batch) for _, _, batch in session.handling.records(final=True))
         lost = session.handling.dropped()
+        reader = session.handling.reader_of("call")
+        written = 8 * reader.words_taken / (seen / 2)
     limit = 2 * clock + 15
     report.add(
         "record: entry + return of a call, added",
         f"{added} ns",
         f"<= {limit:.1f} (2 rdtsc of {clock:.1f} + 15)",
         added.median <= limit and not lost,
-        f"{bare:.2f} -> {probed:.2f} ns per call; {seen:,} records of {CALLS.bytes} bytes, none lost",
+        f"{bare:.2f} -> {probed:.2f} ns per call; {seen:,} events, {written:.2f} bytes per call, none lost",
     )
 
 

@@ -4,7 +4,7 @@ Compiled code has one argument, a pointer to an array of 64-bit *words*, one for
 The code that places it fills them in. The code knows nothing of the site that calls it, so one compilation serves all.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -124,7 +124,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class RecordedEnd:
-    """All that a recorder of calls does: write one record into the thread's own ring, as ``data.readers.rings`` says.
+    """All that a recorder of calls does: write a word into the thread's own ring, as ``data.readers.call_rings`` says.
 
     A patch may do this in its stead for threads that have a ring with room, and whose number is from 1 to ``rows - 1``.
     """
@@ -132,10 +132,12 @@ class RecordedEnd:
     storage: int
     """Which storage of the handler the rings are in."""
     rows: int
-    slots: int
-    """Records of a ring, a power of two."""
+    words: int
+    """Words of a ring, a power of two."""
     end: int
-    """Which end of the call it is: what is added to the stack pointer."""
+    """Which end of the call it is."""
+    numbers: dict[int, int] = field(default_factory=dict, compare=False)
+    """The numbers of functions by their addresses, which grow with each patch."""
 
 
 class NativeCode(NamedTuple):

@@ -294,9 +294,9 @@ class Recorder:
         assert reader is not None
         lost = dict.fromkeys(known.tids.tolist(), 0)
         full = reader.drops().full
-        for number, last in reader.last().items():
-            if number and (more := full.get(number, 0) - int(last["lost"])) > 0:
-                lost[int(last["tid"])] = more
+        for number, (tid, told) in reader.last_told().items():
+            if number and (more := full.get(number, 0) - told) > 0:
+                lost[tid] = more
                 known.placed += more
         threads = known.threads if known.lost > known.placed else known.threads[[lost[each] > 0 for each in lost]]
         what = [each << END_BITS | calls.GAP for each in lost.values() if each or known.lost > known.placed]

@@ -16,7 +16,7 @@ overwritten before it was read: a full ring drops what is new, and counts it.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anyprobe.core.errors import UsageError
 from anyprobe.data.aggregates.records import TIME, Gathering, Records, RecordType
@@ -96,6 +96,10 @@ class RingLayout:
         """Offset of the shared ring, after the others."""
         return self.rings_offset + self.rings * self.ring_bytes
 
+    def reader_class(self) -> "type[RingReader]":
+        """Return what reads such rings."""
+        return RingReader
+
     @property
     def shared_margin(self) -> int:
         """Places of the shared ring that stay free."""
@@ -103,10 +107,10 @@ class RingLayout:
 
 
 @dataclass(slots=True)
-class _Ring:
+class ThreadRing:
     """What the reader remembers of one thread's ring."""
 
-    slots: Records
+    slots: "NDArray[Any]"
     consumed: int = 0
     thread: int = 0
     hole_at: int = -1
@@ -152,7 +156,7 @@ class RingReader:
         self._nanoseconds = nanoseconds
         self._allocate, self._allocated = allocate, 0
         self._allocate_ahead()
-        self._rings: dict[int, _Ring] = {}
+        self._rings: dict[int, ThreadRing] = {}
         self._gathering = Gathering(layout.record.dtype)
         self._held = np.empty(0, layout.record.dtype)
         self._by_thread: list[tuple[int, Records]] | None = None
@@ -206,10 +210,10 @@ class RingReader:
             self._drain_ring(rows, thread, final=final)
 
     def _drain_ring(self, rows: "NDArray[np.uint64]", thread: int, *, final: bool) -> None:
-        row, slots = rows[thread], self.layout.slots
+        row = rows[thread]
         produced = int(row[PRODUCED // 8])
         ring = self._rings.get(thread) or self._claimed(row, thread)
-        if ring is None or produced - ring.consumed > slots:
+        if ring is None or produced - ring.consumed > (slots := len(ring.slots)):
             return  # the target has written over it
         while ring.consumed < produced:
             first = ring.consumed % slots
@@ -222,59 +226,92 @@ class RingReader:
                 break
         row[CONSUMED // 8] = ring.consumed
 
-    def _claimed(self, row: "NDArray[np.uint64]", thread: int) -> _Ring | None:
+    def _claimed(self, row: "NDArray[np.uint64]", thread: int) -> ThreadRing | None:
         """Return the ring that a thread has claimed, None if its row makes no sense."""
         layout = self.layout
         offset = int(row[RING // 8]) if thread else layout.shared_offset
         number, inside = divmod(offset - layout.rings_offset, layout.ring_bytes)
         if inside or not 0 <= number <= layout.rings:
             return None
-        memory = np.frombuffer(self._region, layout.record.dtype, count=layout.slots, offset=offset)
-        ring = self._rings[thread] = _Ring(memory, int(row[CONSUMED // 8]), thread)
+        ring = self._rings[thread] = ThreadRing(self._memory(thread, offset), int(row[CONSUMED // 8]), thread)
         return ring
 
-    def _gather(self, ring: _Ring, first: int, count: int) -> int:
+    # -- what depends on the form of the records of a ring
+
+    def _memory(self, thread: int, offset: int) -> "NDArray[Any]":  # noqa: ARG002 - others are of threads
+        """Return the places of a ring."""
+        return np.frombuffer(self._region, self.layout.record.dtype, count=self.layout.slots, offset=offset)
+
+    def _marks(self, ring: ThreadRing) -> "NDArray[np.uint64]":
+        """Return of each place the word that is written last."""
+        marks: NDArray[np.uint64] = ring.slots[TIME]
+        return marks
+
+    def _is_retired(self, ring: ThreadRing, marks: "NDArray[np.uint64]") -> "NDArray[np.bool_]":  # noqa: ARG002
+        """Return which places are not used again."""
+        retired: NDArray[np.bool_] = marks >= np.uint64(RETIRED)
+        return retired
+
+    def _given_up(self, ring: ThreadRing, lap: int) -> int:  # noqa: ARG002
+        """Return what a place has that is retired in a lap."""
+        return RETIRED | lap
+
+    def _may_pass(self, ring: ThreadRing) -> bool:  # noqa: ARG002
+        """Return whether what comes after a hole makes sense without it."""
+        return True
+
+    def _taken(self, ring: ThreadRing, batch: "NDArray[Any]", retired: "NDArray[np.bool_]") -> Records:  # noqa: ARG002
+        """Return the records of complete places, with times as they were written."""
+        batch = batch[~retired] if retired.any() else batch.copy()
+        batch[TIME] >>= np.uint64(1)
+        return batch
+
+    # --
+
+    def _gather(self, ring: ThreadRing, first: int, count: int) -> int:
         """Gather the complete records from a place on without the retired ones; return how many places that were."""
-        slots = self.layout.slots
-        times = ring.slots[TIME][first : first + count].copy()
-        retired = times >= np.uint64(RETIRED)
+        slots = len(ring.slots)
+        marks = self._marks(ring)[first : first + count].copy()
+        retired = self._is_retired(ring, marks)
         lap = np.uint64((ring.consumed // slots + 1) & 1)
-        complete = retired | (times & np.uint64(1) == lap)
+        complete = retired | (marks & np.uint64(1) == lap)
         end = count if complete.all() else int(np.argmin(complete))
-        batch = ring.slots[first : first + end]
-        if retired[:end].any():
-            batch = batch[~retired[:end]]
-        gathered = self._gathering.add(batch) if self._by_thread is None else batch.copy()
-        gathered[TIME] >>= np.uint64(1)
+        if not end:
+            return 0
+        taken = self._taken(ring, ring.slots[first : first + end], retired[:end])
         if self._nanoseconds:
-            gathered[TIME] = _scaled(gathered[TIME], self._nanoseconds)
-        if self._by_thread is not None and end:
-            self._by_thread.append((ring.thread, gathered))
+            taken[TIME] = scaled(taken[TIME], self._nanoseconds)
+        if self._by_thread is None:
+            self._gathering.add(taken)
+        else:
+            self._by_thread.append((ring.thread, taken))
         return end
 
-    def _pass_hole(self, ring: _Ring, produced: int, *, final: bool) -> bool:
+    def _pass_hole(self, ring: ThreadRing, produced: int, *, final: bool) -> bool:
         """Retire the record that the reader waits for, if it has waited long enough or the ring is filling up."""
         now = time.monotonic()
         if ring.hole_at != ring.consumed:
             ring.hole_at, ring.hole_since = ring.consumed, now
-        if not final and now - ring.hole_since < PATIENCE and produced - ring.consumed <= self.layout.slots // 2:
+        slots, marks = len(ring.slots), self._marks(ring)
+        is_patient = now - ring.hole_since < PATIENCE and produced - ring.consumed <= slots // 2
+        if not final and (is_patient or not self._may_pass(ring)):
             return False
-        place = ring.consumed % self.layout.slots
-        lap = (ring.consumed // self.layout.slots + 1) & 1
-        if int(ring.slots[TIME][place]) & 1 != lap:
+        lap, place = divmod(ring.consumed, slots)
+        if int(marks[place]) & 1 != (lap + 1) & 1:
             # if it is finished at this moment, either store wins: the place is as if read, or stays retired
-            ring.slots[TIME][place] = RETIRED | ring.consumed // self.layout.slots
+            marks[place] = self._given_up(ring, lap)
             self.abandoned += 1
             ring.consumed += 1
         return True
 
-    def last(self) -> dict[int, "np.void"]:
-        """Return the record that was read last of each ring, by the number of its thread."""
-        return {
-            thread: ring.slots[(ring.consumed - 1) % self.layout.slots].copy()
+    def last_told(self) -> dict[int, tuple[int, int]]:
+        """Return ``tid`` and ``lost`` of the record that was read last of each ring, by the number of its thread."""
+        last = {
+            thread: ring.slots[(ring.consumed - 1) % len(ring.slots)]
             for thread, ring in self._rings.items()
-            if ring.consumed
+            if ring.consumed and ring.slots.dtype.names
         }
+        return {thread: (int(each["tid"]), int(each["lost"])) for thread, each in last.items()}
 
     def drops(self) -> Drops:
         """Return what was lost so far."""
@@ -282,7 +319,7 @@ class RingReader:
         return Drops({thread: int(full[thread]) for thread in np.flatnonzero(full).tolist()}, self.abandoned)
 
 
-def _scaled(times: "NDArray[np.uint64]", factor: int) -> "NDArray[np.uint64]":
+def scaled(times: "NDArray[np.uint64]", factor: int) -> "NDArray[np.uint64]":
     """Return ``times * factor >> 32``, as handlers compute it in 128 bits."""
     whole, part = divmod(factor, 1 << 32)
     high, low = times >> np.uint64(32), times & np.uint64(0xFFFFFFFF)

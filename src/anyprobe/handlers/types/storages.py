@@ -11,7 +11,11 @@ from anyprobe.data.readers.tables import TableLayout
 from anyprobe.handlers.types.annotations import PointerType, ShownType, Type, u64
 
 if TYPE_CHECKING:
+    from anyprobe.core.code import NativeCode
     from anyprobe.data.readers.rings import RingLayout
+
+CALLS = "call"
+"""The name of the records of calls."""
 
 
 class Storage(Protocol):
@@ -64,6 +68,16 @@ class Ring(NamedTuple):
         fields = ",".join(f"{field.kind}*{field.size}" for field in self.layout.record.fields)
         layout, clock = self.layout, " by clock" * self.by_clock
         return f"records ({fields}) slots {layout.slots} rings {layout.rings} threads {layout.threads}{clock}"
+
+
+class EndRecorder:
+    """A handler of one end of calls whose code is written already (``handlers.x86.recorder``)."""
+
+    storage: Ring
+
+    def compiled(self, *, at_jump: bool = False) -> "NativeCode":
+        """Return the code; ``at_jump``: where the function ends by a jump to another one."""
+        raise NotImplementedError
 
 
 class Stacks(NamedTuple):

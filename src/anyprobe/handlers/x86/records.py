@@ -22,7 +22,7 @@ _PARTS = {1: "al", 2: "ax", 4: "eax", 8: "rax"}
 
 
 def emit_record(
-    asm: Assembler, layout: RingLayout, base: int, thread: int, now: int | None, *, tells_losses: bool = False
+    asm: Assembler, layout: RingLayout, base: int, thread: int, now: int | None, *, is_shared: bool = False
 ) -> None:
     """Emit: the words on the stack become the fields of a record.
 
@@ -32,33 +32,16 @@ def emit_record(
         base: which word has their address.
         thread: which word has the number of the thread.
         now: which word has the time; None: it is that of the time stamp counter.
-        tells_losses: whether the last field, of 32 bits, says how many records the ring has dropped before.
+        is_shared: whether it goes to the ring that threads share; then its last field, of 32 bits, says how many
+            records that has dropped before.
     """
+    asm.code("mov rdi, [rbx+base]", base=base)
+    if not is_shared:
+        emit_own_ring(asm, layout, thread)
+        _position(asm, "own", layout.slots - MARGIN, lock="")
+        asm.code("jmp place")
     asm.code(
         f"""
-            mov rdi, [rbx+base]; mov rcx, [rbx+thread]
-            lea rax, [rcx-1]; cmp rax, threads; jae shared_ring
-            imul rcx, rcx, {ROW_BYTES}; lea rsi, [rdi+rcx+{HEAD_BYTES}]
-            mov r8, [rsi+{RING}]; test r8, r8; jnz own_ring
-            cmp qword [rdi+{NEXT_RING}], rings; jae shared_ring
-            mov r8d, 1; lock xadd [rdi+{NEXT_RING}], r8
-            cmp r8, rings; jae shared_ring
-            imul r8, r8, ring_bytes; add r8, rings_offset
-            xor eax, eax; lock cmpxchg [rsi+{RING}], r8; je own_ring
-            mov r8, rax
-        own_ring:
-        """,
-        base=base,
-        thread=thread,
-        threads=layout.threads,
-        rings=layout.rings,
-        ring_bytes=layout.ring_bytes,
-        rings_offset=layout.rings_offset,
-    )
-    _position(asm, "own", layout.slots - MARGIN, lock="")
-    asm.code(
-        f"""
-            jmp place
         shared_ring:
             lea rsi, [rdi+{HEAD_BYTES}]; mov r8, shared_offset
         """,
@@ -77,8 +60,8 @@ def emit_record(
         laps=layout.slots.bit_length() - 1,
         retired=RETIRED,
     )
-    _fields(asm, layout.record.fields[:-1] if tells_losses else layout.record.fields, layout.record.offsets)
-    if tells_losses:
+    _fields(asm, layout.record.fields[:-1] if is_shared else layout.record.fields, layout.record.offsets)
+    if is_shared:
         asm.code(f"mov eax, [rsi+{FULL}]; mov [r10+place], eax", place=layout.record.offsets[-2])
     if now is None:
         asm.code("rdtsc; shl rdx, 32; or rax, rdx")
@@ -93,6 +76,35 @@ def emit_record(
         full:
             lock inc qword [rsi+{FULL}]; jmp out
         """
+    )
+
+
+def emit_own_ring(asm: Assembler, layout: RingLayout, thread: int) -> None:
+    """Emit: rsi = the row of the thread, r8 = the offset of its ring; on to ``shared_ring`` where it has none.
+
+    Args:
+        asm: where to append; rdi has the address of the rings.
+        layout: of the rings.
+        thread: which word has the number of the thread.
+    """
+    asm.code(
+        f"""
+            mov rcx, [rbx+thread]; lea rax, [rcx-1]; cmp rax, threads; jae shared_ring
+            imul rcx, rcx, {ROW_BYTES}; lea rsi, [rdi+rcx+{HEAD_BYTES}]
+            mov r8, [rsi+{RING}]; test r8, r8; jnz own_ring
+            cmp qword [rdi+{NEXT_RING}], rings; jae shared_ring
+            mov r8d, 1; lock xadd [rdi+{NEXT_RING}], r8
+            cmp r8, rings; jae shared_ring
+            imul r8, r8, ring_bytes; add r8, rings_offset
+            xor eax, eax; lock cmpxchg [rsi+{RING}], r8; je own_ring
+            mov r8, rax
+        own_ring:
+        """,
+        thread=thread,
+        threads=layout.threads,
+        rings=layout.rings,
+        ring_bytes=layout.ring_bytes,
+        rings_offset=layout.rings_offset,
     )
 
 

@@ -363,6 +363,7 @@ class CodeRegion:
 
         ``accesses`` says what the program accesses there in any case.
         """
+        from anyprobe.core.code import RecordedEnd
         from anyprobe.splice.codegen.handlers.inline import Inline, sources_of
 
         if handler.code.only_if:
@@ -376,7 +377,12 @@ class CodeRegion:
         storage = handler.storages[update.storage]
         if storage not in self._storages:
             self._storages[storage] = self.put(u64(storage))
-        return Inline(update, sources, self._storages[storage], function, bank.dark)
+        number: int | None = 0
+        if isinstance(update, RecordedEnd):
+            from anyprobe.splice.codegen.handlers.recorded import numbered
+
+            number = numbered(update, function)
+        return None if number is None else Inline(update, sources, self._storages[storage], number, bank.dark)
 
     def shared_words(self, content: bytes) -> int:
         """Return where some bytes are within reach of the code, which are written once."""

@@ -14,18 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 from anyprobe.core.code import Comparison, Input, InputKind, NativeCode, Number, RecordedEnd, Update
 from anyprobe.data.layouts.cells import added_exactly
-from anyprobe.data.layouts.layout import BLOCK_NUMBER, TID_OFFSET
-from anyprobe.data.readers.rings import (
-    CALL_FIELDS,
-    CONSUMED_SEEN,
-    FULL,
-    HEAD_BYTES,
-    MARGIN,
-    PRODUCED,
-    RETIRED,
-    RING,
-    ROW_BYTES,
-)
+from anyprobe.data.layouts.layout import BLOCK_NUMBER
 from anyprobe.isa.assemble import Assembler, i32
 from anyprobe.isa.registers import NUMBERS, part_of
 
@@ -37,8 +26,6 @@ INLINE_ESTIMATE = 352
 """Bytes that one takes in a patch at most, its call for rare cases included."""
 SCRATCH_ORDER = ("r11", "r10", "rax", "rcx", "rdx", "r8", "r9", "rsi", "rdi")
 _RED_ZONE = 128
-_AHEAD = 512
-"""Bytes that a record's place is fetched before it is written: the reader has had it last, on another processor."""
 _UNLESS = {"==": "ne", "!=": "e", "<": "ge", "<=": "g", ">": "le", ">=": "l"}
 """Conditions of jumps that are taken where a comparison does not hold, of signed numbers."""
 _UNLESS_UNSIGNED = _UNLESS | {"<": "ae", "<=": "a", ">": "be", ">=": "b"}
@@ -59,7 +46,7 @@ class Inline:
     storage: int
     """Where, within reach of the code, the address of the rows is written."""
     function: int = 0
-    """The address of the function whose call is recorded."""
+    """The number of the function whose call is recorded."""
     dark: int = 0
     """The address of the word that says whether the time stamp counter cannot be read; 0: it always can."""
 
@@ -68,7 +55,9 @@ class Inline:
         if not clobbers.flags and "rax" in self.sources:
             return False
         if isinstance(self.update, RecordedEnd):
-            _Recorded(writer, action, self, clobbers).run()
+            from anyprobe.splice.codegen.handlers.recorded import Recorded
+
+            Recorded(writer, action, self, clobbers).run()
             return True
         inlined = _Inlined(writer, action, self, clobbers)
         if not inlined.possible:
@@ -286,132 +275,3 @@ class _Inlined(InPatch):
         slot = self._action.bank.slot
         assert slot is not None
         self._writer.value(f"mov {self._scratch}, fs:[slot]", slot)
-
-
-class _Recorded(InPatch):
-    """Writes one end of a call into the ring of the thread, as ``handlers.x86.recorder`` does.
-
-    Threads without a ring, or whose ring seems to be full, call the routine. ``data.readers.rings`` says why a signal
-    handler may come in between anywhere.
-    """
-
-    def __init__(self, writer: "PatchWriter", action: "Action", inline: "Inline", clobbers: "Clobbers") -> None:
-        super().__init__(writer, action, ())
-        assert isinstance(inline.update, RecordedEnd)
-        self._inline, self._update = inline, inline.update
-        self._keeps_flags = not clobbers.flags
-        dead = [name for name in SCRATCH_ORDER if name in clobbers.registers]
-        free = [name for name in SCRATCH_ORDER if name not in {"rax", "rdx"}]
-        self._block, self._row = sorted(free, key=lambda name: name not in dead)[:2]
-        used = ("rax", "rdx", self._block, self._row)
-        self._pushed = [name for name in used if name not in dead]
-        if self._keeps_flags and "rax" not in self._pushed:
-            self._pushed.insert(0, "rax")
-
-    @property
-    def _depth(self) -> int:
-        return super()._depth + 8 * self._keeps_flags
-
-    def _save(self) -> None:
-        super()._save()
-        if self._keeps_flags:  # which are in rax
-            self._writer.code("push rax")
-
-    def _restore(self) -> None:
-        if self._keeps_flags:
-            self._writer.code("pop rax")
-        super()._restore()
-
-    def run(self) -> None:
-        """Append it."""
-        writer, block, row = self._writer, self._block, self._row
-        slot_of_thread = self._action.bank.slot
-        assert slot_of_thread is not None
-        after: list[int] = []
-
-        def rare() -> None:
-            self._call_routine(after[0])
-
-        self._save()
-        writer.value(f"mov {block}, fs:[slot]", slot_of_thread)
-        writer.relative(f"test [rel gate], {block}", self._action.bank.gate)
-        writer.cold("jz rare", rare)
-        self._load_row(block, row)
-        # a thread without a number has the row of all others, which says of no ring
-        writer.code(f"cmp qword [{row}+{HEAD_BYTES + RING}], 0")
-        writer.cold("je rare", rare)
-        writer.code(f"mov rdx, [{row}+{HEAD_BYTES + PRODUCED}]; sub rdx, [{row}+{HEAD_BYTES + CONSUMED_SEEN}]")
-        writer.value("cmp rdx, limit", self._update.slots - MARGIN)
-        writer.cold("jae rare", rare)
-        if self._inline.dark:
-            writer.raw(_assembled("mov rdx, dark; cmp dword [rdx], 0", dark=self._inline.dark))
-            writer.cold("jne rare", rare)
-        writer.argument(f"inc qword [{block}+hits]", self._action.offset)
-        self._take_place()
-        self._fill()
-        self._restore()
-        after.append(writer.here)
-
-    def _load_row(self, block: str, row: str) -> None:
-        """Append: a register gets the address of the rows before that of a thread, by its block."""
-        self._writer.code(f"movsxd {row}, dword [{block}+{BLOCK_NUMBER}]; shl {row}, {ROW_BYTES.bit_length() - 1}")
-        self._writer.relative(f"add {row}, [rel storage]", self._inline.storage)
-
-    def _take_place(self) -> None:
-        """Append: a place is taken; the block's register gets its number, the row's its address.
-
-        eax gets how many records the ring has dropped. A record takes 24 bytes.
-        """
-        writer, row, number = self._writer, self._row, self._block
-        writer.code(f"mov edx, 1; xadd [{row}+{HEAD_BYTES + PRODUCED}], rdx; mov.s {number}, rdx")
-        writer.value("and edx, last", self._update.slots - 1)
-        writer.code(f"mov rax, [{row}+{HEAD_BYTES + RING}]; lea rdx, [rdx+rdx*2]; lea rdx, [rax+rdx*8]")
-        writer.code(f"mov eax, [{row}+{HEAD_BYTES + FULL}]; mov.s {row}, rdx")
-        writer.relative(f"add {row}, [rel storage]", self._inline.storage)
-
-    def _fill(self) -> None:
-        """Append: the record, its time last, unless its place is retired."""
-        writer, place, number = self._writer, self._row, self._block
-        after: list[int] = []
-        fields = {name: 8 + 4 * at for at, name in enumerate(CALL_FIELDS)}
-        laps = self._update.slots.bit_length() - 1
-
-        def given_up() -> None:
-            slot_of_thread = self._action.bank.slot
-            assert slot_of_thread is not None
-            listing = f"mov rax, retired; shr {number}, laps; or rax, {number}; cmp [{place}], rax"
-            writer.raw(_assembled(listing, retired=RETIRED, laps=laps))
-            writer.relative("je after", after[0])
-            writer.value(f"mov {number}, fs:[slot]", slot_of_thread)
-            self._load_row(number, place)
-            writer.code(f"lock inc qword [{place}+{HEAD_BYTES + FULL}]")
-            writer.relative("jmp after", after[0])
-
-        writer.code(f"cmp word [{place}+6], -1")
-        writer.cold("je given_up", given_up)
-        function = (self._inline.function + (1 << 31) & 0xFFFFFFFF) - (1 << 31)
-        writer.raw(
-            _assembled(
-                f"""
-                    prefetchw byte [{place}+{_AHEAD}]
-                    mov [{place}+{fields["lost"]}], eax
-                    mov eax, fs:[tid]; mov [{place}+{fields["tid"]}], eax
-                    mov dword [{place}+{fields["func"]}], function
-                    lea rax, [rsp+end]; mov [{place}+{fields["frame"]}], eax
-                    rdtsc; shl rdx, 32; or rax, rdx
-                    bt {part_of(number, 32)}, laps; cmc; adc rax, rax; mov [{place}], rax
-                """,
-                tid=TID_OFFSET,
-                function=function,
-                end=self._depth + self._update.end,
-                laps=laps,
-            )
-        )
-        after.append(writer.here)
-
-
-def _assembled(listing: str, **values: int) -> bytes:
-    """Return the code of a listing in which nothing depends on where it is."""
-    asm = Assembler()
-    asm.code(listing, **values)
-    return asm.finish(0)

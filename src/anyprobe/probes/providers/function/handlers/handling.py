@@ -24,8 +24,7 @@ from anyprobe.handlers.destinations import destinations
 from anyprobe.handlers.frontend.context import FEW_WORDS, InstanceLayout
 from anyprobe.handlers.frontend.lowering import Setting
 from anyprobe.handlers.types.annotations import AnyType, i64
-from anyprobe.handlers.types.storages import MapTable, Ring, Stacks, Storages, Table
-from anyprobe.handlers.x86.recorder import CALLS, CallRecorder
+from anyprobe.handlers.types.storages import CALLS, EndRecorder, MapTable, Ring, Stacks, Storages, Table
 from anyprobe.probes.clock import step_of_handlers, tick_nanoseconds, tsc_refusal
 from anyprobe.probes.providers.function.handlers import changing
 from anyprobe.probes.providers.function.handlers.actions import Following, equip_with, equipping_after
@@ -270,9 +269,9 @@ class Handling:
             if when is not None:
                 raise HandlerError("a handler in C has no other condition than its own", instead="if (…) return 0;")
             return function.compiled(), {function: function.storage}
-        if isinstance(function, CallRecorder):
-            self._storages[CALLS.name] = function.storage
-            return function.compiled(at_jump=setting.tail), {CALLS.name: function.storage}
+        if isinstance(function, EndRecorder):
+            self._storages[CALLS] = function.storage
+            return function.compiled(at_jump=setting.tail), {CALLS: function.storage}
         handler = intermediate(function, setting, when)
         self.demanded |= dict.fromkeys(handler.demanded)
         used = {key: each for key, each in self._storages.items() if each in handler.storages}
@@ -407,7 +406,7 @@ class Handling:
         elif isinstance(storage, Stacks):
             self._stacks = StackView(store.view())
         elif isinstance(storage, Ring):
-            self._views[key] = RingReader(
+            self._views[key] = storage.layout.reader_class()(
                 store.view(), storage.layout, nanoseconds=self._nanoseconds, allocate=store.allocate
             )
 
