@@ -16,7 +16,7 @@ from anyprobe.cli.commands.schema import text_of
 from anyprobe.data.calls.recorded import END_BITS, ENTRY, GAP, RETURN, joined
 from anyprobe.data.calls.recording import Recording
 from support.driver import build, wait_until
-from support.perfetto_trace import slices
+from support.perfetto_trace import counters, slices
 
 pytestmark = pytest.mark.live
 
@@ -199,6 +199,9 @@ def test_timelines_for_perfetto_and_speedscope_have_the_same_calls(small, tmp_pa
     assert tracks[track].thread.tid == every[0]["tid"]
     assert tracks[track].thread.thread_name == recorded(small)[0].threads[0].name
     assert tracks[tracks[track].parent_uuid].process.pid == every[0]["pid"]
+    ((about, rates),) = counters(trace.read_bytes()).items()
+    assert about == (every[0]["pid"], "calls begun", "calls/s")
+    assert sum(value for _, value in rates) == 100 * len(every), "intervals of 10 ms"
 
     read = json.loads(document.read_text())
     (profile,) = read["profiles"]

@@ -22,13 +22,14 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "EventName": {"iid": (1, "uint64"), "name": (2, "string")},
     "TrackDescriptor": {
         "uuid": (1, "uint64"), "name": (2, "string"), "process": (3, "ProcessDescriptor"),
-        "thread": (4, "ThreadDescriptor"), "parent_uuid": (5, "uint64"),
+        "thread": (4, "ThreadDescriptor"), "parent_uuid": (5, "uint64"), "counter": (8, "CounterDescriptor"),
     },
+    "CounterDescriptor": {"unit_name": (6, "string")},
     "ProcessDescriptor": {"pid": (1, "int32"), "process_name": (6, "string")},
     "ThreadDescriptor": {"pid": (1, "int32"), "tid": (2, "int32"), "thread_name": (5, "string")},
     "TrackEvent": {
         "debug_annotations": (4, "*DebugAnnotation"), "type": (9, "int32"), "name_iid": (10, "uint64"),
-        "track_uuid": (11, "uint64"), "name": (23, "string"),
+        "track_uuid": (11, "uint64"), "name": (23, "string"), "counter_value": (30, "int64"),
     },
     "DebugAnnotation": {
         "name": (10, "string"), "bool_value": (2, "bool"), "uint_value": (3, "uint64"), "int_value": (4, "int64"),
@@ -55,7 +56,7 @@ def _trace_class() -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("perfetto.Trace"))
 
 
-BEGIN, END, INSTANT = 1, 2, 3
+BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4
 
 
 def slices(content: bytes) -> tuple[dict[int, Any], list[dict[str, Any]]]:
@@ -68,6 +69,8 @@ def slices(content: bytes) -> tuple[dict[int, Any], list[dict[str, Any]]]:
     events = []
     for packet in trace.packet:
         sequence = packet.trusted_packet_sequence_id
+        if packet.track_event.type == COUNTER or packet.track_descriptor.HasField("counter"):
+            continue
         if packet.HasField("track_descriptor"):
             tracks[packet.track_descriptor.uuid] = packet.track_descriptor
         if packet.sequence_flags & 1:
@@ -105,3 +108,21 @@ def slices(content: bytes) -> tuple[dict[int, Any], list[dict[str, Any]]]:
         else:
             found[-1]["end"] = time
     return tracks, found
+
+
+def counters(content: bytes) -> dict[tuple[int, str, str], list[tuple[int, int]]]:
+    """Return the counters of a trace by process, name and unit, as times and values."""
+    trace = _trace_class()()
+    trace.ParseFromString(content)
+    described = [packet.track_descriptor for packet in trace.packet if packet.HasField("track_descriptor")]
+    processes = {each.uuid: each.process.pid for each in described if each.HasField("process")}
+    found = {}
+    for each in described:
+        if each.HasField("counter"):
+            values = [
+                (packet.timestamp, packet.track_event.counter_value)
+                for packet in trace.packet
+                if packet.track_event.type == COUNTER and packet.track_event.track_uuid == each.uuid
+            ]
+            found[processes[each.parent_uuid], each.name, each.counter.unit_name] = values
+    return found

@@ -1,4 +1,4 @@
-"""Timelines for Perfetto (https://ui.perfetto.dev): a track for each thread, below that of its process.
+"""Timelines for Perfetto (https://ui.perfetto.dev): a track for each thread, below that of its process, and its rate.
 
 The format is https://perfetto.dev/docs/reference/trace-packet-proto: packets of numbered fields, in any order of time.
 Numbers that differ from event to event are written in a fixed number of bytes, so that NumPy makes all packets of a
@@ -8,6 +8,7 @@ line of events at once. A call without a return ends where that was seen, and sa
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from anyprobe.core.arrays import unique
 from anyprobe.core.printable import printable
 from anyprobe.data.calls.matching import UNKNOWN, Matched, Matcher
 from anyprobe.data.calls.recorded import END_BITS, ENTRY, GAP, Events
@@ -24,12 +25,16 @@ else:
 
 _PACKET, _TIMESTAMP, _SEQUENCE, _TRACK_EVENT, _INTERNED, _FLAGS, _DEFAULTS, _DESCRIPTOR = 1, 8, 10, 11, 12, 13, 59, 60
 _CLEARED, _NEEDS_STATE = 1, 2
-_BEGIN, _END, _INSTANT = 1, 2, 3
-_TYPE, _NAME_IID, _NAME, _TRACK, _ANNOTATION = 9, 10, 23, 11, 4
+_BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4
+_TYPE, _NAME_IID, _NAME, _TRACK, _ANNOTATION, _VALUE = 9, 10, 23, 11, 4, 30
 """Numbers of fields, and values of some."""
 _TIME_BYTES, _IID_BYTES, _SEQUENCE_BYTES = 9, 4, 4
-_PROCESSES = 1 << 32
-"""Tracks of processes have numbers from here on; those of threads are the numbers of their sequences."""
+_PROCESSES, _RATES = 1 << 32, 1 << 33
+"""Tracks of processes, and of their rates, have numbers from here on; those of threads are numbers of sequences."""
+_RATE_SEQUENCE = (1 << 32) - 1
+"""The sequence of the packets of all rates."""
+RATE_NS = 10_000_000
+"""The time in which calls are counted for a rate."""
 
 
 def write(path: str, recording: Recording, files: Iterator[BinaryIO], most: int = 0) -> None:
@@ -52,11 +57,14 @@ def write(path: str, recording: Recording, files: Iterator[BinaryIO], most: int 
         order = np.argsort(events.threads.astype(np.uint16) if len(recording.threads) < 1 << 16 else events.threads,
                            kind="stable")  # fmt: skip
         numbers = events.threads[order]
+        begins = events.what & np.uint32((1 << END_BITS) - 1) == ENTRY
+        timeline.count(events.threads[begins], events.times[begins])
         for chosen in np.split(order, np.flatnonzero(np.diff(numbers)) + 1):
             timeline.add(events.part(chosen), _values(known, chosen, first, len(events)))
         first += len(events)
         last = int(events.times[-1]) if len(events) else last
     timeline.add_instants(None)
+    timeline.end_rates()
     timeline.out.flush()
 
 
@@ -68,7 +76,11 @@ class _Timeline:
         self._matchers: dict[int, Matcher] = {}
         self._described: set[int] = set()
         self._processes: set[int] = set()
+        self._rated: set[int] = set()
         self._named = self._told = 0
+        self._zero = UNKNOWN
+        self._rates: dict[int, tuple[int, int]] = {}
+        """The last interval of each process in which calls have begun, and how many there are by now."""
 
     def put(self, data: bytes) -> None:
         """Write packets."""
@@ -110,6 +122,44 @@ class _Timeline:
             self.describe(each.thread)
             self.put(_event(each.thread, each.time, _INSTANT, name=printable(each.name), values=each.values))
 
+    def count(self, threads: "NDArray[np.uint32]", begins: "NDArray[np.int64]") -> None:
+        """Write how many calls have begun, in each process and interval, up to the last interval of each."""
+        if not len(begins):
+            return
+        if self._zero == UNKNOWN:
+            self._zero = int(begins[0])
+        of_threads = np.array([each.pid for each in self._recording.threads], np.int64)
+        pids, intervals = of_threads[threads], (begins - self._zero) // RATE_NS
+        for pid in unique(pids).tolist():
+            own = np.sort(intervals[pids == pid])
+            first = np.flatnonzero(np.diff(own, prepend=-1))
+            counts = np.diff(first, append=len(own))
+            for interval, count in zip(own[first].tolist(), counts.tolist(), strict=True):
+                last, before = self._rates.get(pid, (interval, 0))
+                if interval > last:
+                    self._put_rate(pid, last, before)
+                    if interval > last + 1:
+                        self._put_rate(pid, last + 1, 0)
+                    before = 0
+                self._rates[pid] = max(interval, last), before + count
+
+    def end_rates(self) -> None:
+        """Write the last interval of each process."""
+        for pid, (last, count) in self._rates.items():
+            self._put_rate(pid, last, count)
+            self._put_rate(pid, last + 1, 0)
+
+    def _put_rate(self, pid: int, interval: int, count: int) -> None:
+        """Write how many calls have begun in an interval, as a rate."""
+        if pid not in self._rated:
+            self._rated.add(pid)
+            about = number(1, _RATES + pid) + part(2, b"calls begun") + number(5, _PROCESSES + pid)
+            self.put(_process(self._recording, pid, self._processes))
+            self.put(_packet(part(_DESCRIPTOR, about + part(8, part(6, b"calls/s")))))
+        event = number(_TYPE, _COUNTER) + number(_TRACK, _RATES + pid) + number(_VALUE, count * 10**9 // RATE_NS)
+        time = self._zero + interval * RATE_NS
+        self.put(_packet(number(_TIMESTAMP, time), number(_SEQUENCE, _RATE_SEQUENCE), part(_TRACK_EVENT, event)))
+
     def go_on_in(self, files: Iterator[BinaryIO], now: int) -> None:
         """End this file, and the calls in it that are open, and begin them again in the next one."""
         self.add_instants(now)
@@ -118,7 +168,7 @@ class _Timeline:
             self.put(_event(thread, now, _END, annotation="goes on in the next file") * len(calls))
         self.out.flush()
         self.out, self.written, self._named = next(files), 0, 0
-        self._described, self._processes = set(), set()
+        self._described, self._processes, self._rated = set(), set(), set()
         for thread, calls in threads:
             self.describe(thread)
             for call in calls:
@@ -156,6 +206,9 @@ def write_chosen(recording: Recording, calls: Calls, instants: Sequence[Instant]
     for each in instants:
         timeline.describe(each.thread)
         timeline.put(_event(each.thread, each.time, _INSTANT, name=printable(each.name), values=each.values))
+    order = np.argsort(calls.begins, kind="stable")[np.count_nonzero(calls.begins == UNKNOWN) :]
+    timeline.count(calls.threads[order], calls.begins[order])
+    timeline.end_rates()
     out.flush()
 
 
@@ -175,15 +228,19 @@ def _packet(*fields: bytes) -> bytes:
 def _descriptors(recording: Recording, thread: int, processes: set[int]) -> bytes:
     """Return the packets that name the tracks of a thread, and of its process unless it has one."""
     pid, tid, name = recording.threads[thread]
-    found = b""
-    if pid not in processes:
-        processes.add(pid)
-        first = next((each.name for each in recording.threads if each.pid == pid), "")
-        process = number(1, pid) + part(6, printable(first).encode())
-        found = _packet(part(_DESCRIPTOR, number(1, _PROCESSES + pid) + part(3, process)))
     about = number(1, pid) + number(2, tid) + part(5, printable(name).encode())
     track = number(1, thread + 1) + part(4, about) + number(5, _PROCESSES + pid)
-    return found + _packet(part(_DESCRIPTOR, track))
+    return _process(recording, pid, processes) + _packet(part(_DESCRIPTOR, track))
+
+
+def _process(recording: Recording, pid: int, processes: set[int]) -> bytes:
+    """Return the packet that names the track of a process, unless it has one."""
+    if pid in processes:
+        return b""
+    processes.add(pid)
+    first = next((each.name for each in recording.threads if each.pid == pid), "")
+    about = number(1, pid) + part(6, printable(first).encode())
+    return _packet(part(_DESCRIPTOR, number(1, _PROCESSES + pid) + part(3, about)))
 
 
 def _names(recording: Recording, thread: int) -> bytes:

@@ -11,7 +11,7 @@ from anyprobe.data.calls.recorded import END_BITS, ENTRY, RETURN, Events
 from anyprobe.data.calls.recording import Recording
 from anyprobe.data.calls.values import Instant, instants_line
 from anyprobe.exporters import perfetto
-from support.perfetto_trace import slices
+from support.perfetto_trace import counters, slices
 
 ROUNDS = 300
 
@@ -70,3 +70,38 @@ def test_several_files_have_what_one_has(path):
         assert one["said"].endswith("goes on in the next file")
         assert other["values"]["began"] == f"{(other['begin'] - 1000) / 1e3:,.3f} µs before, in an earlier file"
     assert tracks
+
+
+def test_rates_of_processes_are_those_of_the_calls_that_begin(tmp_path):
+    numbers, step = np.random.default_rng(3), perfetto.RATE_NS
+    begins = np.sort(numbers.integers(5_000, 5_000 + 40 * step, 3000))
+    begins = begins[(begins < 5_000 + 11 * step) | (begins > 5_000 + 19 * step)]
+    threads = numbers.integers(0, 3, len(begins)).astype(np.uint32)
+    pids, path = np.array([7, 7, 9]), tmp_path / "run.aprobe"
+    with path.open("wb") as file:
+        writer = runs.Writer(file, runs.RunInfo("record"))
+        writer.put({"functions": [["a.out", "f", False]]})
+        writer.put({"threads": [[7, 7, "one"], [7, 8, "two"], [9, 9, "other"]]})
+        for first in range(0, len(begins), 500):
+            part = slice(first, first + 500)
+            zeros = np.zeros(len(begins[part]), np.uint32)
+            events = Events(begins[part], threads[part], zeros + ENTRY, zeros + 4096)
+            writer.put({"events": events.document()})
+        writer.put({"end": {"builds": {}}})
+    for most in (0, 20_000):
+        files = [io.BytesIO() for _ in range(200)]
+        perfetto.write(str(path), Recording(str(path)), iter(files), most)
+        found = {}
+        for each in files:
+            for (pid, name, unit), values in counters(each.getvalue()).items():
+                assert (name, unit) == ("calls begun", "calls/s")
+                found.setdefault(pid, []).extend(values)
+        assert found.keys() == {7, 9}
+        for pid, values in found.items():
+            own = begins[pids[threads] == pid]
+            shown = np.zeros(60, np.int64)
+            for (time, value), (until, _) in itertools.pairwise([*values, (begins[0] + 60 * step, 0)]):
+                assert (time - begins[0]) % step == 0
+                shown[(time - begins[0]) // step : (until - begins[0]) // step] = value
+            counted = np.bincount((own - begins[0]) // step, minlength=60)
+            assert (shown == counted * (10**9 // step)).all()
