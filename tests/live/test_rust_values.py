@@ -5,7 +5,7 @@ import pytest
 import anyprobe
 from anyprobe import Count, HandlerError, buf, emit, ptr
 from anyprobe.cli import main
-from anyprobe.probes.providers.function.inlined_sites import listed
+from anyprobe.probes.inlined_sites import listed
 from anyprobe.probes.specs.spec import parsed
 from support.results import records
 

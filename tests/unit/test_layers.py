@@ -219,6 +219,16 @@ def test_only_providers_know_the_engine():
     assert not wrong, "\n".join(sorted(wrong))
 
 
+def test_the_provider_of_functions_knows_no_session():
+    wrong = {
+        f"{module} imports {other}"
+        for module, imported in graph().items()
+        if module.startswith(("probes.providers.function.", "probes.providers.usdt."))
+        for other in imported & {"probes.api", "probes.composed", "probes.group", "probes.opening", "probes.session"}
+    }
+    assert not wrong, "\n".join(sorted(wrong))
+
+
 def test_every_part_of_an_ordered_package_has_a_place():
     parts = {
         package: {path.parent.name for path in (ROOT / package.replace(".", "/")).glob("*/__init__.py")}

@@ -8,7 +8,7 @@ from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.errors import KprobeError, SpecError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.kprobes.structures import Kprobe
-from anyprobe.probes.providers.function.inlined_sites import instances
+from anyprobe.probes.inlined_sites import instances
 from anyprobe.probes.providers.function.load_order import in_load_order
 from anyprobe.probes.specs.parts import Part, Spec, in_full, module_part
 

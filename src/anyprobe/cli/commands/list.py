@@ -99,7 +99,7 @@ def _see_options(target: "targets.Target", mechanism: str | None, strategy: str,
 
 
 def _with_instances(session: "Session", specs: "Sequence[Spec]") -> "Sequence[ListedSite]":
-    from anyprobe.probes.providers.function import inlined_sites
+    from anyprobe.probes import inlined_sites
 
     return inlined_sites.listed(session, specs)
 

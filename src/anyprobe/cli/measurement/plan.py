@@ -208,7 +208,7 @@ def _snapshots(sessions: "Sequence[Measured]") -> dict[int, Snapshot]:
     from anyprobe.probes.providers.function.still import still
 
     found = {}
-    with still([targets.on_process(each) for each in sessions if each.pid != targets.KERNEL]):
+    with still([targets.on_process(each).host for each in sessions if each.pid != targets.KERNEL]):
         for each in sessions:
             with suppress(TargetError):
                 found[id(each)] = each.snapshot()

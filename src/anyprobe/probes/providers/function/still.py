@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 from anyprobe.splice.regions.code_region import NearBank, SlotBank, Still
 
 if TYPE_CHECKING:
-    from anyprobe.probes.session import Session
+    from anyprobe.probes.providers.function.host import ProbeHost
 
 _NORESERVE = 0x4000
 """``MAP_NORESERVE``: a bank may be larger than memory, and next to nothing of it is used."""
 
 
 @contextmanager
-def still(sessions: "Iterable[Session]") -> Iterator[None]:
+def still(hosts: "Iterable[ProbeHost]") -> Iterator[None]:
     """Have all that is read within a ``with`` block be what there was at its beginning, but for fork children's own."""
-    banks = [bank for session in sessions for bank in _banks(session)]
+    banks = [bank for host in hosts for bank in _banks(host)]
     try:
         for bank in banks:
             bank.still = _copied(bank)
@@ -27,8 +27,8 @@ def still(sessions: "Iterable[Session]") -> Iterator[None]:
             bank.still = None
 
 
-def _banks(session: "Session") -> "Iterator[SlotBank | NearBank]":
-    holdings = session.splicing.holdings
+def _banks(host: "ProbeHost") -> "Iterator[SlotBank | NearBank]":
+    holdings = host.splicing.holdings
     yield from holdings.banks
     yield from holdings.goroutine_banks
     yield from (region.near for region in holdings.code_regions if region.near is not None)

@@ -93,8 +93,6 @@ class EntryGate:
         self._fresh: list[_Group] = []
         """Functions whose gates are still to be placed."""
         self._seen: set[tuple[LoadedObject, int]] = set()
-        self._ending = False
-        self._unserved: dict[str, int] | None = None
         self._alone = 0
         """How many fork children have had their probes taken out."""
 
@@ -221,14 +219,14 @@ class EntryGate:
         self._host.engine.change([_again(each, []) for each in edits])
 
     def _serve(self, hit: Hit) -> None:
-        if self._ending:
+        if self._callbacks.ending:
             return
         host = self._host
         with collection_paused(), keeping_later():
             inodes = host.splicing.holdings.inodes()
             child = child_that_waits(host.pid, hit.tid, inodes, self._callbacks.__contains__)
             with host.lock:
-                if host.is_over or self._ending:
+                if host.is_over or self._callbacks.ending:
                     return
                 if child is not None:
                     self._relieve(child, hit)
@@ -273,14 +271,11 @@ class EntryGate:
         return not self._count_lost() and not self._alone
 
     def _count_lost(self) -> int:
-        lost = self._callbacks.lost() if self._unserved is None else self._unserved
-        return sum(lost.values())
+        return sum(self._callbacks.lost().values())
 
     def end(self) -> None:
         """Let all threads go; none waits from here on. The caller does not hold the session's lock."""
-        self._unserved = self._callbacks.lost()  # from here on threads go on as they are meant to
-        self._ending = True
-        self._callbacks.end()
+        self._callbacks.release()
 
 
 def _again(edit: Edit, added: "list[Want]") -> Edit:

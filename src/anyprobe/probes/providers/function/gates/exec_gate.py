@@ -51,8 +51,6 @@ class ExecGate:
         self._session, self._serve = session, serve
         self._callbacks = Callbacks(session, room=Room(PLACES, taken=True))
         self._sample = Sample(PATIENCE, PLACES, time.monotonic())
-        self._ending = False
-        self._missed: int | None = None
         self._names: dict[int, str] = {}
         """The functions, by where threads wait."""
         self._why: list[str] = []
@@ -114,7 +112,7 @@ class ExecGate:
         return address in self._callbacks
 
     def _serve_hit(self, hit: Hit) -> None:
-        if self._ending:
+        if self._callbacks.ending:
             return
         began = time.monotonic()
         takes = self._sample.takes(self._callbacks.waiting, began)
@@ -123,13 +121,11 @@ class ExecGate:
 
     def missed(self) -> int:
         """Return how many threads were not waited for, or not to the end."""
-        return sum(self._callbacks.lost().values()) if self._missed is None else self._missed
+        return sum(self._callbacks.lost().values())
 
     def end(self) -> None:
         """Let all threads go; none waits from here on. The caller does not hold the session's lock."""
-        self._missed = self.missed()  # from here on threads go on unseen as they are meant to
-        self._ending = True
-        self._callbacks.end()
+        self._callbacks.release()
 
 
 @cache

@@ -47,8 +47,6 @@ class ForkGate:
         """Nothing is placed yet."""
         self._session = session
         self._callbacks = Callbacks(session, room=Room(_PLACES, taken=True))
-        self._ending = False
-        self._unserved: dict[str, int] | None = None
         self._tried: set[tuple[int, int]] = set()
         """The children that it has begun to relieve, by id and start time: each is tried once."""
         self._last_pid, self._next_look = -1, 0.0
@@ -82,7 +80,7 @@ class ForkGate:
         return why
 
     def _serve(self, hit: Hit) -> None:
-        if self._ending:
+        if self._callbacks.ending:
             return
         inodes = self._session.splicing.holdings.inodes()
         tid = task_that_waits(hit.tid, inodes, self._callbacks.__contains__)
@@ -112,7 +110,7 @@ class ForkGate:
         A child that is new may not have run yet, or is about to be seen where it waits.
         """
         now = time.monotonic()
-        if self._ending or now < self._next_look:
+        if self._callbacks.ending or now < self._next_look:
             return
         self._next_look = now + LOOKS
         last = procfs.read_last_pid()
@@ -156,16 +154,13 @@ class ForkGate:
         said = [f"{count} fork children kept their probes: {why}" for why, count in self.failed.items()]
         if self.late:
             said.append(f"{self.late} children did not come by the C library's fork, and had probes for a moment")
-        unserved = self._callbacks.lost() if self._unserved is None else self._unserved
-        if (lost := sum(unserved.values()) - sum(self.failed.values())) > 0:
+        if (lost := sum(self._callbacks.lost().values()) - sum(self.failed.values())) > 0:
             said.append(f"{lost} fork children were not waited for, or not to the end")
         return said
 
     def end(self) -> None:
         """Let all children go; none waits from here on. The caller does not hold the session's lock."""
-        self._unserved = self._callbacks.lost()  # from here on children go on as they are meant to
-        self._ending = True
-        self._callbacks.end()
+        self._callbacks.release()
 
 
 def relieve(splicing: "ProcessSplicing", pid: int, let_go: Callable[[], object]) -> bool:

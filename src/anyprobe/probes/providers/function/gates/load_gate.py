@@ -46,8 +46,6 @@ class LoadGate:
         """
         self._session, self._look = session, look
         self._callbacks = Callbacks(session, room=Room(PLACES, taken=True, gives_up=True))
-        self._ending = False
-        self._unserved: dict[str, int] | None = None
         self._choices: ChoiceGate | None = None
         self._lost = 0
         self.is_placed = False
@@ -115,7 +113,7 @@ class LoadGate:
             self._choices.end(resolver)
 
     def _serve(self, hit: Hit) -> None:
-        if not self._ending:
+        if not self._callbacks.ending:
             self._look(hit)
 
     def __contains__(self, address: int) -> bool:
@@ -124,7 +122,7 @@ class LoadGate:
 
     def missed(self) -> list[str]:
         """Return in words how often libraries were loaded, or unloaded, without the program waiting to the end."""
-        lost = Counter(self._callbacks.lost() if self._unserved is None else self._unserved)
+        lost = Counter(self._callbacks.lost())
         late = lost["callback timeout"] + lost["callback failed"]
         said = []
         if late:
@@ -135,9 +133,7 @@ class LoadGate:
 
     def end(self) -> None:
         """Let all threads go; none waits from here on. The caller does not hold the session's lock."""
-        self._unserved = self._callbacks.lost()  # from here on threads go on as they are meant to
-        self._ending = True
-        self._callbacks.end()
+        self._callbacks.release()
 
 
 def get_ready() -> None:

@@ -206,6 +206,8 @@ class Callbacks:
         self._stacks: HitStacks | None = None
         self.ending = False
         """Whether the session is about to end, so that no hit waits any more."""
+        self._lost: dict[str, int] | None = None
+        """What was lost until all threads were let go."""
         self._backlog: Callable[[], int] = lambda: 0
         self.errors: list[Exception] = []
         """What callbacks have raised, the first hundred."""
@@ -347,6 +349,8 @@ class Callbacks:
 
     def lost(self) -> dict[str, int]:
         """Return how many hits were not answered in time, how many found no controller, how many callbacks failed."""
+        if self._lost is not None:
+            return self._lost
         if self._store is None:
             return {}
         head = self._store.view()[:4096].cast("Q")
@@ -355,6 +359,11 @@ class Callbacks:
             "no callback": head[rendezvous.ABSENT // 8],
             "callback failed": self.failed,
         }
+
+    def release(self) -> None:
+        """Let all threads go; those that come from here on go on as they are meant to, and are not lost."""
+        self._lost = self.lost()
+        self.end()
 
     def end(self) -> None:
         """Let all threads go that wait, and have none wait any more."""
