@@ -7,7 +7,7 @@ themselves: those are taken out, too, in the end, and from then on it is not kno
 
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -61,6 +61,9 @@ class Retirement:
         """Functions in which something was hit."""
         self._numbers: dict[Hook, int] = {}
         """The numbers of the places by their hooks."""
+        self._mixed = _Mixed((), {})
+        self._mixed_of: tuple[int, ...] = ()
+        """After how many changes, and with how many places not hit, these were found: most looks find nothing new."""
         self.seconds = 0.0
         """Processor time that all looks have taken."""
         self.taken_out = self.longest_us = 0
@@ -92,8 +95,8 @@ class Retirement:
         """Return what takes out the splices all of whose flags are set by now."""
         states: dict[FunctionState, _Touched] = {}
         fresh = self._newly_hit()
-        again = self._hit_again(np.array(fresh, np.int64)) if fresh else []
-        for number, is_hot in zip(fresh, again, strict=True):
+        again = self._hit_again(fresh)
+        for number, is_hot in zip(fresh.tolist(), again.tolist(), strict=True):
             place = self._places[number]
             state = place.state.root
             touched = states[state] = self._touched.setdefault(state, _Touched(place.module))
@@ -108,12 +111,12 @@ class Retirement:
             self.longest_us = max(self.longest_us, pauses["disarm"] - before)
             self.taken_out += sum(len(edit.taken_out) for edit in portion if not edit.given_up)
 
-    def _newly_hit(self) -> list[int]:
+    def _newly_hit(self) -> "NDArray[np.int64]":
         """Return the numbers of the places that were hit since the last look."""
         found = self._set() & self._pending
         self._pending &= ~found
-        hit: list[int] = np.flatnonzero(found).tolist()
-        for number in hit:
+        hit = np.flatnonzero(found)
+        for number in hit.tolist():
             self._places[number].hook.was_set = True
         return hit
 
@@ -124,33 +127,40 @@ class Retirement:
             found[numbers] = flags_of(bank)[words] != 0
         return found
 
-    def _hit_again(self, numbers: "NDArray[np.int64]") -> list[bool]:
+    def _hit_again(self, numbers: "NDArray[np.int64]") -> "NDArray[np.bool_]":
         """Clear the flags of places that were hit, and return which are set again at once."""
-        chosen = np.zeros(len(self._places), bool)
+        found = np.zeros(len(self._places), bool)
+        if not len(numbers):
+            return found[numbers]
+        chosen = found.copy()
         chosen[numbers] = True
         cleared = [(flags_of(bank), words[chosen[own]], own[chosen[own]]) for bank, words, own in self._banks]
         for flags, words, _ in cleared:
             flags[words] = 0
         time.sleep(_AT_ONCE)
-        found = np.zeros(len(self._places), bool)
         for flags, words, own in cleared:
             found[own] = flags[words] != 0
-        again: list[bool] = found[numbers].tolist()
-        return again
+        return found[numbers]
 
     def _list_places(self) -> None:
         if not self._places:
             self._pause = _FIRST
+        self._mixed_of = ()
         self._places = [place for probe in self.probes for place in probe.places]
-        self._numbers = {place.hook: number for number, place in enumerate(self._places)}
-        banks: dict[NearBank, list[tuple[int, int]]] = {}
-        for number, place in enumerate(self._places):
-            hook = place.hook
-            if hook.kind is ActionKind.FLAG and isinstance(hook.bank, NearBank):
-                banks.setdefault(hook.bank, []).append((hook.offset // 8, number))
-        pairs = {bank: np.array(each, np.int64) for bank, each in banks.items()}
-        self._banks = [(bank, each[:, 0], each[:, 1]) for bank, each in pairs.items()]
-        self._pending = np.array([not place.hook.was_set for place in self._places], bool)
+        hooks = [place.hook for place in self._places]
+        self._numbers = dict(zip(hooks, range(len(hooks)), strict=True))
+        numbers: dict[NearBank, list[int]] = {}
+        for number, hook in enumerate(hooks):
+            bank = hook.bank
+            if hook.kind is ActionKind.FLAG and isinstance(bank, NearBank):
+                if bank not in numbers:
+                    numbers[bank] = []
+                numbers[bank].append(number)
+        self._banks = [
+            (bank, np.fromiter((hooks[number].offset // 8 for number in own), np.int64, len(own)), np.array(own))
+            for bank, own in numbers.items()
+        ]
+        self._pending = ~np.fromiter((hook.was_set for hook in hooks), bool, len(hooks))
 
     def _told_all(self, state: FunctionState, touched: "_Touched") -> Edit | None:
         """Return what takes out the splices of a function of which all flags were found set; None: there are none."""
@@ -159,23 +169,47 @@ class Retirement:
 
     def _too_dear(self) -> list[Edit]:
         """Return what takes out splices of which some flags are not set, and through whose patches much goes."""
-        mixed = [
-            (state, touched, unit, is_hot)
-            for state, touched in self._touched.items()
-            for unit, is_hot in touched.mixed(state)
-        ]
-        numbers = [self._numbers[hook] for _, _, unit, _ in mixed for hook in unit.hooks if hook.was_set]
-        again = self._hit_again(np.array(numbers, np.int64)) if numbers else []
-        hot = {number for number, is_hot in zip(numbers, again, strict=True) if is_hot}
+        touched = self._touched.items()
+        modules = dict.fromkeys(each.module for _, each in touched)
+        now = (*(module.changes for module in modules), len(touched), int(self._pending.sum()))
+        if now != self._mixed_of:
+            found = [(state, each, unit, is_hot) for state, each in touched for unit, is_hot in each.mixed(state)]
+            self._mixed, self._mixed_of = _Mixed(found, self._numbers), now
         leaving: dict[FunctionState, tuple[_Touched, list[_Unit]]] = {}
-        for state, touched, unit, is_hot in mixed:
-            unit.heat += is_hot or any(self._numbers[hook] in hot for hook in unit.hooks)
+        for state, each, unit in self._mixed.hot(self._hit_again):
+            unit.heat += 1
             if unit.heat >= _HOT:
-                leaving.setdefault(state, (touched, []))[1].append(unit)
+                leaving.setdefault(state, (each, []))[1].append(unit)
                 for hook in unit.hooks:
                     if not hook.was_set:
                         hook.refusal = Refusal(Reason.BESIDE_HOT_CODE, unit.splices[0].address, _WHY)
-        return [_taking_out(state, touched, each) for state, (touched, each) in leaving.items()]
+        return [_taking_out(state, each, units) for state, (each, units) in leaving.items()]
+
+
+class _Mixed:
+    """The units that displace code that was hit and have flags that are not set, in columns."""
+
+    def __init__(
+        self, found: "Sequence[tuple[FunctionState, _Touched, _Unit, bool]]", numbers: "Mapping[Hook, int]"
+    ) -> None:
+        """Take the units, with whether they were hot before; ``numbers``: those of the places, by their hooks."""
+        self._units = [(state, touched, unit) for state, touched, unit, _ in found]
+        self._are_hot = np.array([is_hot for *_, is_hot in found], bool)
+        flags = [
+            (numbers[hook], index)
+            for index, (_, _, unit) in enumerate(self._units)
+            for hook in unit.hooks
+            if hook.was_set
+        ]
+        self._flags, self._units_of = np.array(flags, np.int64).reshape(-1, 2).T
+
+    def hot(
+        self, hit_again: "Callable[[NDArray[np.int64]], NDArray[np.bool_]]"
+    ) -> "Iterator[tuple[FunctionState, _Touched, _Unit]]":
+        """Yield the units through which much goes at this look; ``hit_again`` tells which of some flags are hit now."""
+        hot = self._are_hot.copy()
+        hot[self._units_of[hit_again(self._flags)]] = True
+        return (self._units[index] for index in np.flatnonzero(hot).tolist())
 
 
 @dataclass(eq=False, slots=True)
@@ -239,13 +273,17 @@ class _Touched:
 
 def _unit(splices: "list[EmittedSplice]") -> _Unit | None:
     """Return splices with what they serve, if that is nothing but flags."""
-    planned = dict.fromkeys(splice.planned for splice in splices)
-    wants = [want for each in planned for want in each.wants]
+    if len(splices) == 1:  # as nearly all are
+        planned: Sequence[PlannedSplice] = (splices[0].planned,)
+        wants = planned[0].wants
+    else:
+        planned = [*dict.fromkeys(splice.planned for splice in splices)]
+        wants = [want for each in planned for want in each.wants]
     hooks = [hook for want in wants if (hook := hook_of(want)) is not None and hook.kind is ActionKind.FLAG]
     if not hooks or len(hooks) < len(wants):
         return None
     own = {want.address for want in wants}
-    return _Unit(splices, hooks, [each.start for each in planned if each.start not in own])
+    return _Unit(splices, hooks, [start for each in planned if (start := each.start) not in own])
 
 
 def _taking_out(state: FunctionState, touched: _Touched, leaving: "Iterable[_Unit]") -> Edit:
