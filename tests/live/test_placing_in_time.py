@@ -9,6 +9,8 @@ import pytest
 import anyprobe
 from anyprobe.core.checkpoints import interruptible
 from anyprobe.core.errors import Interrupted
+from anyprobe.core.memory import MemoryFault
+from anyprobe.probes.parts import modules
 from support.driver import build, started, wait_until
 
 FUNCTIONS, HOT, SELDOM = 6000, 5990, 3000
@@ -115,6 +117,8 @@ def test_what_is_hot_counts_at_once_and_the_others_are_placed_meanwhile(program)
         first = {each.function: each for each in session.snapshot().sites}
         assert first[f"f{HOT}"].armed
         assert len(first) < FUNCTIONS / 10
+        then = session.snapshot()
+        assert then.as_json()["to_place"] == then.to_place == FUNCTIONS - len(then.sites) - len(then.refused)
         session.pump(0.01)
         assert any(place.since for place in probe.places)
         wait_until(lambda: session.pump(0.05) and session.warnings, "all to be placed")
@@ -123,9 +127,37 @@ def test_what_is_hot_counts_at_once_and_the_others_are_placed_meanwhile(program)
         sites = {each.function: each for each in found.sites}
         assert len(sites) + len(found.refused) == FUNCTIONS
         assert "left-out" not in {each.reason for each in found.refused}
+        assert "to_place" not in found.as_json()
         assert sites[f"f{HOT}"].since == 0 < sites[f"f{SELDOM}"].since < found.duration_s
         rates = [sites[f"f{n}"].hits / (found.duration_s - sites[f"f{n}"].since) for n in (HOT, SELDOM)]
         assert 0.6 < rates[0] / (1000 * rates[1]) < 1.6  # the others change how fast the program is
+        target.check_alive()
+
+
+@pytest.mark.parametrize("step", ["find_out_about", "arm"])
+def test_a_part_that_cannot_be_placed_meanwhile_is_refused_and_the_others_are_placed(program, monkeypatch, step):
+    failed = []
+
+    def fails_once(*_):
+        if not failed:
+            failed.append(step)
+            raise MemoryFault(0x1000, 8)
+
+    with started(program) as target, anyprobe.attach(target.pid, at_once=True) as session:
+        session.count("a.out:f[0-9]*")
+        to_place = session.snapshot().to_place
+        where, name = (modules, "survey") if step == "find_out_about" else (session.host.engine, "change")
+        as_ever = getattr(where, name)
+        monkeypatch.setattr(where, name, lambda *all, **named: (fails_once(), as_ever(*all, **named))[1])
+        wait_until(
+            lambda: session.pump(0.05) and "all functions are placed" in str(session.warnings), "all to be placed"
+        )
+        found = session.snapshot()
+        left = [each for each in found.refused if each.reason == "left-out"]
+        assert failed
+        assert 0 < len(left) < to_place
+        assert all(each.detail.startswith("it could not be placed: ") for each in left)
+        assert len(found.sites) + len(found.refused) == FUNCTIONS
         target.check_alive()
 
 

@@ -49,6 +49,8 @@ def print_heading(snapshot: Snapshot, console: "Console", what: str, after: str 
         taken = sum(snapshot.setup_s.values()) * 1e9
         setup = f"; set up in {duration(taken)}" if taken else ""
         console.print(f"paused: {' · '.join(pauses)}{setup}", style="dim", soft_wrap=True)
+    if snapshot.to_place:
+        console.print(f"{counted(snapshot.to_place, 'site')} to be placed yet: not counted so far", soft_wrap=True)
     for text in busy(snapshot.waited, snapshot.stolen, on_processors=snapshot.on_processors):
         console.print(text, style="dim", soft_wrap=True)
 

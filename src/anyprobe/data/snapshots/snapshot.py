@@ -254,6 +254,8 @@ class Snapshot(Tables):
     refused: tuple[RefusedSite, ...] = ()
     pending: "tuple[PendingSpec, ...]" = ()
     """What waits for libraries that are loaded later."""
+    to_place: int = 0
+    """How many sites do not count yet as their turn to be placed has not come, where that is done meanwhile."""
     warnings: tuple[str, ...] = ()
     aggregations: "tuple[AggregationResult, ...]" = ()
     """What handlers have counted."""
@@ -329,6 +331,7 @@ class Snapshot(Tables):
             **documents_of(self.refused),
         }
         document |= {"pending": [each.as_json() for each in self.pending]} if self.pending else {}
+        document |= {"to_place": self.to_place} if self.to_place else {}
         if self.functions:
             document["functions"] = [timing.as_json() for timing in self.functions]
             document |= {"in_no_row": self.in_no_row.as_rest()} if self.in_no_row else {}
@@ -435,6 +438,7 @@ class Snapshot(Tables):
             ),
             refused=union(self.refused, other.refused),
             pending=union(self.pending, other.pending),
+            to_place=self.to_place + other.to_place,
             warnings=union(self.warnings, other.warnings),
             aggregations=added(
                 (*self.aggregations, *other.aggregations),

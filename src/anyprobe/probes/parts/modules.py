@@ -11,7 +11,7 @@ from anyprobe.binary.objects.table_store import keeping_later
 from anyprobe.core.cachedproperty import Lazy
 from anyprobe.core.checkpoints import checkpoint
 from anyprobe.core.collection import collection_paused
-from anyprobe.core.errors import SpecError, TargetExited
+from anyprobe.core.errors import Interrupted, SpecError, TargetError, TargetExited
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.clock import own_clock
 from anyprobe.probes.duties import locked
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from anyprobe.probes.providers.function.handlers.callbacks import Hit
     from anyprobe.probes.providers.function.host import ProbeHost
     from anyprobe.probes.providers.function.threads.thread_slots import ThreadSlots
+    from anyprobe.probes.providers.function.wanted.slices import Later
 
 _STARTING, _LOOKS = 1.0, 0.002
 """Seconds to wait for the loader of a program that has just begun, and between two looks at it."""
@@ -290,16 +291,22 @@ class ModuleReconciler:
         began, desired = time.monotonic(), later.desired
         if not desired.is_removed:
             part = desired.probe.unplaced()
-            self._add_sites(part, desired, [site for site in later.sites if desired.takes(site)])
-            if desired.probe.equip is not None:
-                equipped(part, desired.probe.equip)
-            if part.is_timing:
-                shared([part], host.probes if host.options.nested else None)
             try:
-                self._installer.place([part])
-            finally:  # what an end has cut short is known
-                desired.add(part)
-                desired.note_unloadable(part, host.objects.is_permanent)
+                with typed(host.process, "arming probes in"):
+                    self._add_sites(part, desired, [site for site in later.sites if desired.takes(site)])
+                    if desired.probe.equip is not None:
+                        equipped(part, desired.probe.equip)
+                    if part.is_timing:
+                        shared([part], host.probes if host.options.nested else None)
+                    self._installer.place([part])
+            except (TargetExited, Interrupted):
+                slices.give_back(later)  # nothing of it is installed, and the end tells what was left out
+                raise
+            except TargetError as error:
+                self._refuse_later(later, f"it could not be placed: {error}")
+                part = desired.probe.unplaced()
+            desired.add(part)
+            desired.note_unloadable(part, host.objects.is_permanent)
             self._installer.fall_back([desired.probe])
         slices.took(time.monotonic() - began)
         if not slices.waiting:
@@ -310,12 +317,15 @@ class ModuleReconciler:
         """Refuse what was kept for later and has not been placed: it is over."""
         host = self._host
         rest, why = ([], "") if host.slices is None else host.slices.left_out()
-        for desired, sites in rest:
-            for site in sites:
-                refusal = Refusal(Reason.LEFT_OUT, site.function.start, why)
-                desired.probe.refuse(site, refusal, host.module(site.object))
+        for each in rest:
+            self._refuse_later(each, why)
         if rest:
             host.warn(f"{sum(len(each.sites) for each in rest):,} functions are left out: {why}")
+
+    def _refuse_later(self, later: "Later", why: str) -> None:
+        for site in later.sites:
+            refusal = Refusal(Reason.LEFT_OUT, site.function.start, why)
+            later.desired.probe.refuse(site, refusal, self._host.module(site.object))
 
     def _waiting_for_entry(self, probe: Probe, sites: "Sequence[ResolvedSite]") -> "Waiting | None":
         """Return what has blocks get their probes as functions are entered, if that is wanted and can be."""

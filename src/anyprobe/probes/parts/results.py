@@ -127,6 +127,7 @@ class Results:
             duration_s=duration,
             pause_us=dict(host.splicing.access.pause_us),
             setup_s=dict(host.engine.seconds),
+            to_place=0 if host.slices is None else host.slices.waiting,
             sites=found,
             coverage=coverage,
             functions=functions,

@@ -68,6 +68,10 @@ class Slices:
             self._later.insert(0, Later(desired, sites[self._size :]))
         return Later(desired, sites[: self._size])
 
+    def give_back(self, later: Later) -> None:
+        """Keep again what ``next_later`` has returned, and could not be placed."""
+        self._later.insert(0, later)
+
     def took(self, seconds: float) -> None:
         """Choose how much is placed the next time, from what the last one took."""
         self._size = max(_FIRST, min(round(self._size * _SLICE / (seconds + 1e-9)), 2 * self._size))
