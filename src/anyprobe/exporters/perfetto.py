@@ -131,7 +131,7 @@ class _Timeline:
         of_threads = np.array([each.pid for each in self._recording.threads], np.int64)
         pids, intervals = of_threads[threads], (begins - self._zero) // RATE_NS
         for pid in unique(pids).tolist():
-            own = np.sort(intervals[pids == pid])
+            own = intervals[pids == pid]
             first = np.flatnonzero(np.diff(own, prepend=-1))
             counts = np.diff(first, append=len(own))
             for interval, count in zip(own[first].tolist(), counts.tolist(), strict=True):
