@@ -43,7 +43,7 @@ def read_coverage(
             taken.setdefault(place.site.object, {})[place.want.address] = hits_of.get(id(place))
             continue
         loaded, start = place.site.object, place.site.function.start
-        modules[loaded] = place.code
+        modules[loaded] = place.module.code
         sizes.setdefault(loaded, {})[place.want.address] = place.size
         _, blocks = functions.setdefault(loaded, {}).setdefault(start, (place.site.name, {}))
         # not known of what never counted; specs that overlap count the same

@@ -197,8 +197,7 @@ class Decorators(Emitted, Scripted):
             when: a condition over the handler's parameters; the handler runs where it holds.
             retval: the type of ``ctx.retval``, where debug information lacks it.
             handler: the handler, where this is called instead of used as a decorator.
-            follow: whether it is also placed in libraries that are loaded later; by default as the session's option
-                ``pending`` says.
+            follow: as for ``entry``.
 
         Returns:
             A decorator that gives the function back; what is refused is in ``refused``.
@@ -222,8 +221,7 @@ class Decorators(Emitted, Scripted):
             specs: instructions, as ``libc:malloc+0x1c`` or ``libc:malloc:0x1c``.
             when: a condition over the handler's parameters; the handler runs where it holds.
             handler: the handler, where this is called instead of used as a decorator.
-            follow: whether it is also placed in libraries that are loaded later; by default as the session's option
-                ``pending`` says.
+            follow: as for ``entry``.
 
         Returns:
             A decorator that gives the function back; what is refused is in ``refused``.
@@ -247,8 +245,7 @@ class Decorators(Emitted, Scripted):
             specs: instructions.
             when: a condition over the handler's parameters; the handler runs where it holds.
             handler: the handler, where this is called instead of used as a decorator.
-            follow: whether it is also placed in libraries that are loaded later; by default as the session's option
-                ``pending`` says.
+            follow: as for ``entry``.
 
         Returns:
             A decorator that gives the function back; what is refused is in ``refused``.
@@ -296,8 +293,7 @@ class Decorators(Emitted, Scripted):
             specs: the functions.
             when: a condition over the handler's parameters; the handler runs where it holds.
             retval: the type of ``ctx.retval``, where debug information lacks it.
-            follow: whether it is also placed in libraries that are loaded later; by default as the session's option
-                ``pending`` says.
+            follow: as for ``entry``.
 
         Returns:
             A decorator that returns the call, of which ``.ret`` is the decorator for returns.

@@ -17,7 +17,6 @@ from anyprobe.splice.plan.splices import Want, WantKind
 from anyprobe.splice.regions.banks import CallGroup, Hook, TimingGroup
 
 if TYPE_CHECKING:
-    from anyprobe.binary.flow.cfg import CodeMap
     from anyprobe.binary.flow.exits import Exit, Exits
     from anyprobe.isa.decode import Insn
     from anyprobe.probes.providers.function.wanted.entering import Unentered
@@ -82,11 +81,6 @@ class Place:
     def address(self) -> int:
         """Run-time address of the instruction."""
         return self.want.address + self.module.bias
-
-    @property
-    def code(self) -> "CodeMap":
-        """The code of its object."""
-        return self.module.code
 
     @property
     def insn(self) -> "Insn | None":
