@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
@@ -326,7 +326,7 @@ class Emission:
         if not isinstance(bank, SlotBank) and hook.handler is not None:
             code = home.near_handler_code(bank, hook.handler)
         elif not isinstance(bank, SlotBank):
-            code = BankCode(None, 0, bank.piece.address, None)
+            code = _near_code(bank.piece.address)
         elif hook.kind is ActionKind.HANDLE_RETURN:
             return (Action(hook.kind, hook.offset, home.handling_code(bank, hook)),)
         elif hook.handler is not None:
@@ -372,6 +372,12 @@ class Emission:
         if not fit:
             raise TargetError(f"there is no code memory within reach of {module.name}")
         return fit[0] if len(fit) == 1 else max(fit, key=lambda home: home.room(self._banks))
+
+
+@lru_cache(16)
+def _near_code(address: int) -> BankCode:
+    """Return how code reaches the counters at an address near it: the same for each of thousands of flags."""
+    return BankCode(None, 0, address, None)
 
 
 def moved_by(planned: PlannedSplice) -> "Body | None":
