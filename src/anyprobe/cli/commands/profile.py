@@ -29,6 +29,7 @@ from anyprobe.cli.syntax import helping, options
     help="Show where threads are off processors, each time whole: asleep, or waiting for one. Root, or "
     "kernel.perf_event_paranoid 1.",
 )
+@options.lines
 @click.option(
     "--stack",
     "stack_bytes",

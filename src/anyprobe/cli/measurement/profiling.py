@@ -35,6 +35,7 @@ class Plan:
     tree: bool
     python: bool = False
     off: bool = False
+    lines: bool = False
     stack_bytes: int | None
     format: str | None
     output: str | None
@@ -84,7 +85,7 @@ def profile(target: targets.Target, plan: Plan) -> int:
         _wait(profiler, ends, interrupts, None if seconds is None else profiler.began + seconds)
         profiler.end()
         own_end = bool(ends) and not interrupts.requested
-        found = profiler.result(target.program)
+        found = profiler.result(target.program, lines=plan.lines)
         found = found.of_python() if plan.python else found
         status = looked.settle(plan.at_end, own_end=own_end, quiet=plan.quiet)
         if started is not None:
@@ -109,6 +110,11 @@ def _wait(profiler: Profiler, ends: dict[int, int], interrupts: Interrupts, dead
 
 def show(found: "Profile", plan: Plan, stream: TextIO, run: "Run | None" = None) -> None:
     """Write the results, as a table or for other tools; ``run``: what else is known of results that are shown again."""
+    if plan.format is None and not plan.full_names:
+        from anyprobe.reports.names import with_short_frames
+
+        found = with_short_frames(found)
+    found = found.with_lines()
     if not plan.quiet and plan.format != "json":
         for warning in found.warnings:
             output.warn(warning)
@@ -127,9 +133,5 @@ def show(found: "Profile", plan: Plan, stream: TextIO, run: "Run | None" = None)
         from anyprobe.reports import profile as report
 
         print_it = report.print_profile_tree if plan.tree else report.print_profile
-        if not plan.full_names:
-            from anyprobe.reports.names import with_short_frames
-
-            found = with_short_frames(found)
         print_it(found, output.console(stream), plan.top)
     stream.flush()

@@ -37,6 +37,10 @@ class ProfileFrame(NamedTuple):
     """Whether it is one that a probe can be placed in: of a program, and no linker's stub."""
     kernel: bool = False
     python: bool = False
+    inlined: bool = False
+    """Whether it was inlined into the function that comes next on the stack."""
+    line: str = ""
+    """The source line that was executed, or from which the call was made, where that was asked for and is known."""
 
     @property
     def shown_module(self) -> str:
@@ -160,6 +164,14 @@ class Profile:
             return tuple(each for each in stack.frames if each.python or each.function == PYTHON_LOOP) or nothing
 
         return replace(self, stacks=tuple(replace(each, frames=kept(each)) for each in self.stacks))
+
+    def with_lines(self) -> "Profile":
+        """Return it with the lines of functions in their names, so that each line has a row of its own."""
+
+        def named(frame: ProfileFrame) -> ProfileFrame:
+            return frame._replace(function=f"{frame.function} ({frame.line})", line="") if frame.line else frame
+
+        return replace(self, stacks=tuple(replace(each, frames=tuple(map(named, each.frames))) for each in self.stacks))
 
     def plus(self, other: "Profile") -> "Profile":
         """Return the samples of both.

@@ -10,6 +10,7 @@ from anyprobe.data.snapshots.profile import ProfileFrame
 from anyprobe.probes.profiling.compiled_names import compiled_names
 from anyprobe.probes.profiling.spaces import ENTRY_BYTES, Place
 from anyprobe.probes.stacks.interpreter import Function
+from anyprobe.probes.stacks.lines import FrameLines
 from anyprobe.probes.stacks.symbols import spelled
 from anyprobe.target.kernel import symbols
 
@@ -26,8 +27,9 @@ _PART = re.compile(r"(.+)\.(?:cold|part)(?:\.\d+)?")
 class Names:
     """Names what was sampled; the functions of each object together."""
 
-    def __init__(self, places: Iterable[Place]) -> None:
-        """Name some places."""
+    def __init__(self, places: Iterable[Place], *, lines: bool = False) -> None:
+        """Name some places; ``lines``: with source lines, and what was inlined."""
+        self._lines = FrameLines() if lines else None
         self._functions: dict[tuple[LoadedObject, int], ProfileFrame] = {}
         addresses: dict[LoadedObject, set[int]] = {}
         in_no_file: dict[int, set[int]] = {}
@@ -46,8 +48,16 @@ class Names:
         self.hidden = False
         """Whether the kernel does not tell where its functions are."""
 
-    def frame(self, place: Place) -> ProfileFrame:
-        """Return the function that an address lies in."""
+    def frames(self, place: Place) -> list[ProfileFrame]:
+        """Return the function that an address lies in, and before it what was inlined there, if lines are wanted."""
+        frame, (where, address) = self._frame(place), place
+        if self._lines is None or not isinstance(where, LoadedObject):
+            return [frame]
+        inlined, line = self._lines.inlined(where, address)
+        inner = (ProfileFrame(frame.module, name, inlined=True, line=at) for name, at in inlined)
+        return [*inner, frame._replace(line=line)]
+
+    def _frame(self, place: Place) -> ProfileFrame:
         where, address = place
         if where == IN_KERNEL:
             return self.in_kernel(address)

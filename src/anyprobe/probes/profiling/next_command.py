@@ -22,9 +22,9 @@ def hot_specs(stacks: Iterable[ProfiledStack], most: int = _MOST, enough: float 
     """
     counts: Counter[ProfileFrame] = Counter()
     for stack in stacks:
-        frame = next((each for each in stack.frames if not each.kernel), None)
+        frame = next((each for each in stack.frames if not each.kernel and not each.inlined), None)
         if frame is not None and frame.probed:
-            counts[frame] += stack.count
+            counts[frame._replace(line="")] += stack.count
     specs, named = [], 0
     for frame, count in counts.most_common(most):
         if named >= enough * counts.total():

@@ -113,8 +113,11 @@ class Profiler(Closing):
             self._stacks.end(round(self._ended * 1e9))
             self._sampler.close()
 
-    def result(self, command: Sequence[str] = ()) -> "Profile":
-        """End sampling and return what was sampled, named; ``command``: what was started to be sampled."""
+    def result(self, command: Sequence[str] = (), *, lines: bool = False) -> "Profile":
+        """End sampling and return what was sampled, named.
+
+        ``command``: what was started to be sampled; ``lines``: whether functions have the source lines of places.
+        """
         from anyprobe.data.snapshots.profile import OFF_HZ, Profile
 
         self.end()
@@ -125,7 +128,7 @@ class Profiler(Closing):
             duration_s=self._ended - self.began,
             hz=OFF_HZ if self._off else self._sampler.how.hertz,
             waits=self._stacks.waits if self._off else None,
-            stacks=self._stacks.named(),
+            stacks=self._stacks.named(lines=lines),
             lost=self._lost,
             kernel=self._sampler.how.kernel,
             processor_s=self._processor_ns / 1e9,
@@ -174,7 +177,7 @@ def _tasks(pids: Sequence[int]) -> set[int]:
 
 def profile(
     pid: int, duration: float = 5.0, *, hz: int = HERTZ, by: str | None = None, stack_bytes: int | None = None,
-    off: bool = False,
+    off: bool = False, lines: bool = False,
 ) -> "Profile":  # fmt: skip
     """Show where a process spends its time on processors, by samples; nothing is stopped, and no probe placed.
 
@@ -187,6 +190,7 @@ def profile(
         by: ``pid``, ``tid`` or ``comm``: processes, threads or the names of threads are told apart.
         stack_bytes: how much of a stack a sample has; None: as much as there is room for, 65528 at most.
         off: the time off processors instead: all of it, in nanoseconds, by where threads have given theirs up.
+        lines: functions have the source lines that were executed, and those that were inlined are told, too.
 
     Returns:
         The profile, with ``functions``, ``stacks`` and ``next``, the command that probes what is hot.
@@ -200,7 +204,7 @@ def profile(
         while (left := until - time.monotonic()) > 0 and procfs.is_alive(pid):
             time.sleep(min(left, profiler.interval))
             profiler.look()
-        return profiler.result()
+        return profiler.result(lines=lines)
 
 
 def _check(pid: int) -> None:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 
 from anyprobe.binary.images.modules import LoadedObject
 from anyprobe.core.errors import TargetError
@@ -130,12 +131,12 @@ class SampledStacks:
                         _ = where.image.known_functions
                     return
 
-    def named(self) -> tuple[ProfiledStack, ...]:
-        """Return the stacks with the names of their functions."""
-        names = Names({place for _, _, places, _ in self._counts for place in places})
+    def named(self, *, lines: bool = False) -> tuple[ProfiledStack, ...]:
+        """Return the stacks with the names of their functions; ``lines``: and with source lines."""
+        names = Names({place for _, _, places, _ in self._counts for place in places}, lines=lines)
         stacks: Counter[tuple[int, Key, tuple[ProfileFrame, ...], bool]] = Counter()
         for (pid, key, places, complete), count in self._counts.items():
-            frames = tuple(map(names.frame, places))
+            frames = tuple(chain.from_iterable(map(names.frames, places)))
             first = next((at for at, each in enumerate(frames) if not self._is_switching(each)), 0)
             stacks[pid, key, frames[first:], complete] += count
         self.hidden = names.hidden

@@ -62,14 +62,20 @@ class FrameLines:
         return self._known[key]
 
     def _places(self, loaded: LoadedObject, address: int, name: str) -> list[str]:
-        at = self._lines.at(loaded, address)
-        if not at:
-            return [name]
-        module, found = name.partition(":")[0], []
-        for scope in self._inlined(loaded, address):
-            found.append(f"{module}:{as_spec(spellings(scope.name).plain)} ({_short(at)})")
+        inlined, at = self.inlined(loaded, address)
+        module = name.partition(":")[0]
+        return [*(f"{module}:{as_spec(each)} ({line})" for each, line in inlined), f"{name} ({at})" if at else name]
+
+    def inlined(self, loaded: LoadedObject, address: int) -> tuple[list[tuple[str, str]], str]:
+        """Return the functions that were inlined at an address, innermost first, each with its line; and the line.
+
+        That of the function itself, in which they were; empty where there is no debug information.
+        """
+        at, found = self._lines.at(loaded, address), []
+        for scope in self._inlined(loaded, address) if at else ():
+            found.append((spellings(scope.name).plain, _short(at)))
             at = f"{scope.called_in}:{scope.called_at}"
-        return [*found, f"{name} ({_short(at)})"]
+        return found, _short(at)
 
     def _inlined(self, loaded: LoadedObject, address: int) -> "list[Scope]":
         """Return the inlined code that an address is in, the innermost first."""
