@@ -504,3 +504,16 @@ def test_instructions_are_instants_and_a_recording_may_have_nothing_else(program
     assert main(["replay", str(path), "--format", "perfetto", "-o", str(trace)]) == 0
     _, drawn = slices(trace.read_bytes())
     assert [each["begin"] for each in drawn] == [each["ts_ns"] for each in found]
+
+
+def test_what_is_refused_is_said(program, tmp_path, capfd):
+    path = tmp_path / "run.aprobe"
+    given = ["record", "a.out:a", "--strategy", "retarget", "-o", str(path)]
+    assert main([*given, "--", program, "1", "40"]) == 1
+    said = capfd.readouterr().err
+    assert main(["show", str(path), "--json"]) == 0
+    refused = json.loads(capfd.readouterr().out)["refused"]
+    assert {each["spec"] for each in refused} == {"pid:recorded:a:entry", "pid:recorded:a:return"}
+    assert f"{len(refused)} sites refused" in said
+    assert main([*given, "--quiet", "--", program, "1", "40"]) == 1
+    assert not capfd.readouterr().err

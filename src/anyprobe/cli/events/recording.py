@@ -368,10 +368,15 @@ class Recorder:
         if self.quiet:
             return
         from anyprobe.reports.heading import deaths
+        from anyprobe.reports.quantities import counted
 
         for each in snapshots:
             for text in deaths((each.target, *each.others)):
                 output.warn(text)
+        refused = sum(not site.is_gone for each in snapshots for site in each.refused)
+        if refused:
+            sites = counted(refused, "site")
+            output.warn(f"{sites} refused, where calls begin or end unseen; 'anyprobe show' has what and why")
         missed = sum(site.nmissed for each in snapshots for site in each.all_sites)
         if missed:
             output.warn(f"{missed:,} events are missing: nothing could be recorded there; 'anyprobe show' has where")
