@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from support import forked_commands
 from support.slices import all_are_wanted, left_out
 from support.watchdog import Watchdog
 
@@ -51,6 +52,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item):
     marker = item.get_closest_marker("timeout")
+    is_torture = item.config.getoption("--torture")
+    forked_commands.Switch.wanted = not is_torture and item.get_closest_marker("fresh") is None
     limit = float(marker.args[0] if marker else item.config.getini("timeout"))
     if limit > 0:  # else there is none, in a debugger for instance
         watchdog().begin(item.nodeid, limit)
@@ -67,6 +70,11 @@ def watchdog() -> Watchdog:
 
 def pytest_configure() -> None:
     watchdog()  # before output is captured
+    forked_commands.install()
+
+
+def pytest_unconfigure() -> None:
+    forked_commands.uninstall()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -87,6 +95,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=may_not_trace))
         if item.get_closest_marker("root") and not is_root():
             item.add_marker(pytest.mark.skip(reason="needs uid 0"))
+
+
+def pytest_collection_finish() -> None:
+    """Have no search for cycles go through thousands of tests again."""
+    gc.collect()
+    gc.freeze()
 
 
 def guest_early(items: list[pytest.Item]) -> list[pytest.Item]:
