@@ -173,6 +173,7 @@ def test_entries_are_reached_by_the_function_tracer_s_mechanisms(code):
     assert verdicts.keys() == {"fentry", "kprobe.multi", "kprobe"}
 
 
+@pytest.mark.thorough
 def test_modules_are_read_where_the_kernel_has_put_them(code):
     names = KernelNames()
     module = next(each.module for each in names.symbols.matching("v9fs_*") if each.module != "vmlinux")

@@ -23,9 +23,9 @@ def test_simple_handlers_compute_like_cpython(handler):
     compute_in_the_kernel(handler, direct)
 
 
-@several(2)
+@several(1)
 @given(generating.handlers(floats=False, **KERNEL_COLLECTING[0]))
-def test_two_simple_handlers_collect_like_a_recomputation(handler):
+def test_a_simple_handler_collects_like_a_recomputation(handler):
     collect_in_the_kernel(handler, direct)
 
 

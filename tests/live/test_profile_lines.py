@@ -70,7 +70,7 @@ def test_lines_have_the_shares_that_the_program_has_measured(program, tmp_path):
 
 def test_tables_trees_and_files_have_lines_too(program, tmp_path):
     with started(program) as target:
-        for options in (["--tree"], ["--format", "folded"], ["--format", "collapsed-json"]):
+        for options in (["--tree"], ["--format", "folded"]):
             shown = command("profile", "--lines", "--for", "0.5", "-p", str(target.pid), *options)
             assert shown.returncode == 0, shown.stderr
             assert f"work {MOST}" in shown.stdout, shown.stdout
