@@ -23,7 +23,7 @@ from support.target_driver import running
 
 MMAP, MUNMAP, GETPID = 9, 11, 39
 MOST_CALLS = 1000
-APART = 4
+APART = 6
 """How far apart the calls are that go wrong; the torture has all."""
 
 
