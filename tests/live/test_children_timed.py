@@ -373,11 +373,12 @@ def test_what_a_child_leaves_behind_belongs_to_the_caller(compiled, way):
             cat.stdin.close()
             assert session.wait(PATIENCE) == 0
             snapshot = session.snapshot()
-        elapsed = int(cat.stdout.read())
+        elapsed, ran = map(int, cat.stdout.read().split())
     loop, outer, inner = (timing(snapshot, name) for name in ("loop", "outer", "inner"))
     left = 50 if way != "dlsym" else 0
     assert [(each.count, each.left, each.in_flight) for each in (outer, inner)] == [(50 - left, left, 0)] * 2
-    assert loop.sum_ns == pytest.approx(elapsed, rel=0.1)
+    # before the call's beginning and after its end the child may wait for anyprobe, or for a processor
+    assert 0.9 * ran <= loop.sum_ns <= 1.01 * elapsed
     own = [each.nested.self_ns for each in (loop, outer, inner)]
     assert sum(own) == pytest.approx(loop.sum_ns, rel=0.01)
     if left:
