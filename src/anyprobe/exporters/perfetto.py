@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from anyprobe.core.arrays import unique
 from anyprobe.core.printable import printable
 from anyprobe.data.calls.matching import UNKNOWN, Matched, Matcher
-from anyprobe.data.calls.recorded import END_BITS, ENTRY, GAP, Events
+from anyprobe.data.calls.recorded import END_BITS, ENTRY, GAP, Events, lost_text
 from anyprobe.data.calls.recording import Recording
 from anyprobe.data.calls.timeline import FAR, LOST, Calls, values_of
 from anyprobe.data.calls.values import Instant
@@ -280,8 +280,7 @@ def _packets(
             shown = _event(thread, time, kind, name=name, values=given)
         elif ends[at] == GAP:
             since = int(events.times[at - 1]) if at else time
-            name = f"{function:,} events lost"
-            shown = _event(thread, since, _BEGIN, name=name) + _event(thread, time, _END)
+            shown = _event(thread, since, _BEGIN, name=lost_text(function)) + _event(thread, time, _END)
         else:
             name = f"{printable(recording.functions[function].name)} returned"
             shown = _event(thread, time, _INSTANT, name=name, annotation="its call was not seen to begin", values=given)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from anyprobe.core.printable import printable
 from anyprobe.data.calls.matching import UNKNOWN
+from anyprobe.data.calls.recorded import lost_text
 from anyprobe.data.calls.recording import Recording
 from anyprobe.data.calls.timeline import FAR, LOST, Calls, Gap
 from anyprobe.data.calls.values import Instant
@@ -38,7 +39,7 @@ def lines(
 
 
 def _lost(gap: Gap, tid: int, zero: int) -> str:
-    text = f"--- {counted(gap.events, 'event')} lost before this ---"
+    text = f"--- {lost_text(gap.events)} before this ---"
     return f"{(gap.time - zero) / 1e9:12.6f} {'':>10} {tid:>8} {text}"
 
 

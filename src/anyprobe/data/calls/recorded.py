@@ -19,7 +19,7 @@ else:
 
 ENTRY, RETURN, TAIL, GAP = range(4)
 """Which end of a call an event is; TAIL: the function has ended by a jump to another one. GAP: events of the thread are
-lost between the ones before and after it; how many is in the function's place."""
+lost between the ones before and after it; how many is in the function's place, 0 where it is not known whether."""
 END_BITS = 2
 MOST_LOST = (1 << 32 - END_BITS) - 1
 """More are not told apart."""
@@ -100,6 +100,11 @@ def joined(parts: "list[Events]") -> Events:
     """Return events that follow one another as one."""
     columns = ((each.times, each.threads, each.what, each.frames) for each in parts)
     return Events(*(np.concatenate(each) for each in zip(*columns, strict=True))) if parts else none()
+
+
+def lost_text(count: int) -> str:
+    """Return how many events a gap stands for, as it is shown; 0: some may be lost there."""
+    return f"{count:,} event{'s' * (count > 1)} lost" if count else "events may be lost"
 
 
 def none() -> Events:
