@@ -248,6 +248,27 @@ def test_times_of_records_follow_the_monotonic_clock_whose_rate_is_another(monke
     records._readings.cache_clear()
 
 
+@pytest.mark.parametrize("disturbed", [0, 700])
+def test_records_that_were_too_young_for_a_look_come_after_those_of_it(monkeypatch, disturbed):
+    """Also where the clocks were not read just together at every second look."""
+    moment = looks = 0
+    monkeypatch.setattr(
+        records, "own_time", lambda: (moment, 7_000_000 + moment * 3_999 // 4_000 + looks % 2 * disturbed)
+    )
+    records._readings.cache_clear()
+    times, found, shown = records.MonotonicTime(), [], 0
+    for looks in range(1, 100):  # noqa: B007 - the clock asks for it
+        moment += 5_000_000
+        until = moment - records.MARGIN_NS
+        own = np.array([*range(shown, shown + 50), *range(until - 50, until)], np.int64)
+        seen, shown = times.of_all(own), until
+        assert np.abs(seen - 7_000_000 - own * 3_999 / 4_000).max() < 1_300 + disturbed
+        assert [times.of(int(each)) for each in own] == seen.tolist()
+        found += seen.tolist()
+    assert found == sorted(found)
+    records._readings.cache_clear()
+
+
 class Scriptable(Scripted):
     pid, probes, warnings, has_listeners = 0, (), (), False
 

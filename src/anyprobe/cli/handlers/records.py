@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from anyprobe.cli.programs.targets import Measured
     from anyprobe.data.aggregates.records import Records as Batch
+else:
+    from anyprobe.core.later import np
 
 MARGIN_NS = 1_000_000
 """What is younger is kept for the next look: by then, whatever was emitted before it is complete, on all threads."""
@@ -165,8 +167,8 @@ class MonotonicTime:
         if not len(times):
             return times
         clocks = _readings().seen(int(times.max()))
-        late = ((times - clocks.before[0]).clip(min=0) * clocks.faster).round().astype(times.dtype)
-        return times + (clocks.before[1] - clocks.before[0]) + late
+        found = _after(times, clocks.before, clocks.faster)
+        return np.where(times < clocks.before[0], _after(times, *clocks.earlier), found)
 
     def own(self, ns: int) -> int:
         """Return the time that a record would have at a moment of the monotonic clock; within 1 ns of ``of``."""
@@ -175,31 +177,46 @@ class MonotonicTime:
 
 
 class _Readings:
-    """The clock of records beside the monotonic one: the last two moments at which both were read."""
+    """The clock of records beside the monotonic one: the last moments at which both were read.
+
+    What lies before the last two is as it was said when these were not there: records are taken in some time after they
+    are emitted, and those before them have been shown.
+    """
 
     def __init__(self) -> None:
         """Read them for the first time."""
         self.before = self.last = own_time()
         self.faster = 0.0
         """By which part the monotonic clock is the faster one."""
+        self.earlier = self.before, self.faster
+        """The moment before these, and the same since then."""
 
     def seen(self, ts: int) -> "_Readings":
         """Read both clocks if a record is younger than the last reading."""
         if ts > self.last[0]:
             now = own_time()
             if now[0] > self.last[0]:
+                self.earlier = self.before, self.faster
                 self.before, self.last = self.last, now
                 passed = now[0] - self.before[0]
                 self.faster = (now[1] - self.before[1] - passed) / passed
         return self
 
     def monotonic(self, ts: int) -> int:
-        passed = ts - self.before[0]
-        return self.before[1] + passed + round(max(passed, 0) * self.faster)
+        before, faster = (self.before, self.faster) if ts >= self.before[0] else self.earlier
+        passed = ts - before[0]
+        return before[1] + passed + round(max(passed, 0) * faster)
 
     def own(self, ns: int) -> int:
-        passed = ns - self.before[1]
-        return self.before[0] + passed - round(max(passed, 0) * self.faster / (1 + self.faster))
+        before, faster = (self.before, self.faster) if ns >= self.before[1] else self.earlier
+        passed = ns - before[1]
+        return before[0] + passed - round(max(passed, 0) * faster / (1 + faster))
+
+
+def _after(times: "NDArray[np.int64]", reading: tuple[int, int], faster: float) -> "NDArray[np.int64]":
+    """Return times of records on the monotonic clock, from a moment on at which both were read."""
+    passed = times - reading[0]
+    return reading[1] + passed + (passed.clip(min=0) * faster).round().astype(times.dtype)
 
 
 @cache
