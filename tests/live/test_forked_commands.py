@@ -98,6 +98,12 @@ def test_what_a_fork_cannot_have_is_started_as_ever():
     for settings in (given, {"preexec_fn": os.getpid}, {"pass_fds": [0]}, {"umask": 0o77}):
         with subprocess.Popen([*COMMAND, "help"], stdout=subprocess.DEVNULL, **settings) as child:
             assert str(forked_commands.__file__) not in Path(f"/proc/{child.pid}/cmdline").read_text()
+    umask = os.umask(0o37)
+    try:
+        with subprocess.Popen([*COMMAND, "help"], stdout=subprocess.DEVNULL) as child:
+            assert str(forked_commands.__file__) not in Path(f"/proc/{child.pid}/cmdline").read_text()
+    finally:
+        os.umask(umask)
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         assert forked_commands.signals_are_changed()

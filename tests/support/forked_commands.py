@@ -11,6 +11,7 @@ import importlib
 import io
 import json
 import os
+import resource
 import runpy
 import signal
 import socket
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 COMMANDS = ([sys.executable, "-m", "anyprobe"], [os.path.join(os.path.dirname(sys.executable), "anyprobe")])
@@ -33,7 +35,7 @@ class Forks:
 
     def __init__(self) -> None:
         """Start the interpreter, which imports while this process goes on."""
-        self.environment = environment()
+        self.inherited = inherited()
         mine, its = socket.socketpair()
         self._channel = mine
         with its:
@@ -66,6 +68,13 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != OWN}
 
 
+def inherited() -> list[Any]:
+    """Return what a command has of the process that starts it, and a fork of the interpreter of that one's start."""
+    limits = [resource.getrlimit(number) for name, number in vars(resource).items() if name.startswith("RLIMIT_")]
+    umask = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("Umask"))
+    return [environment(), limits, umask, os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0), os.getresuid()]
+
+
 class Switch:
     """Whether commands are forks at the moment, and the interpreter that is there for it."""
 
@@ -85,7 +94,7 @@ def can_fork(words: Any, given: dict[str, Any]) -> bool:
         return False
     wanted = environment() if given["env"] is None else {**given["env"]}
     wanted.pop(OWN, None)
-    if (Switch.forks is not None and wanted != Switch.forks.environment) or wanted != environment():
+    if wanted != environment() or (Switch.forks is not None and Switch.forks.inherited != inherited()):
         return False
     if given["cwd"] is not None and not os.path.isdir(given["cwd"]):
         return False
