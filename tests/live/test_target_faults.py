@@ -23,7 +23,7 @@ from support.target_driver import running
 
 MMAP, MUNMAP, GETPID = 9, 11, 39
 MOST_CALLS = 1000
-APART = 6
+APART = 4
 """How far apart the calls are that go wrong; the torture has all."""
 
 
