@@ -40,6 +40,9 @@ class FakeHost:
     child_watch = SimpleNamespace(look=nothing, look_for_new=nothing)
     handlers = SimpleNamespace(used=None)
     became = staticmethod(nothing)
+    splicing = SimpleNamespace(
+        holdings=SimpleNamespace(inodes=lambda: (), banks=(), goroutine_banks=(), code_regions=())
+    )
 
     def __init__(self, session):
         self._session, self.loop, self.life = session, FakeLoop(), self
@@ -56,9 +59,7 @@ class FakeSession:
 
     hooks = FakeLoop.hooks
     pending = ()
-    splicing = SimpleNamespace(
-        holdings=SimpleNamespace(inodes=lambda: (), banks=(), goroutine_banks=(), code_regions=())
-    )
+    splicing = FakeHost.splicing
 
     def __init__(self, fakes, pid, settings):
         self.fakes, self.pid, self.settings, self.calls = fakes, pid, settings, []

@@ -51,6 +51,7 @@ def full():
         coverage=Coverage((covered,)),
         in_no_row=NestedTiming(1.0, 2.0, 3.0),
         learning=0,
+        to_place=3,
         on_processors=True,
     )
 
