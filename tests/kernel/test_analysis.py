@@ -138,6 +138,7 @@ def compare(code, events, count):
     return len(wanted), differing
 
 
+@pytest.mark.thorough
 def test_the_optimiser_does_what_was_foretold_at_random_places(code, events):
     count, differing = compare(code, events, 15)
     assert count > 5

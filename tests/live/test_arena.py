@@ -149,6 +149,7 @@ def test_every_gateway_call_fails(process, fault):
 
 
 @pytest.mark.parametrize("kind", ["kill-before", "kill-after"])
+@pytest.mark.sliced(2)
 def test_the_controller_dies_at_every_call(process, kind):
     """The program lives, and whoever comes next removes what is left."""
     before = left(process)

@@ -23,6 +23,7 @@ ROUNDS = 12
 
 @pytest.mark.parametrize("moment", ["at its entry", "before it runs", "while it runs"])
 @pytest.mark.parametrize("number", [1, 2, 4])
+@pytest.mark.sliced(2)
 def test_the_program_goes_on_and_all_is_removed(run_target, number, moment):
     target = run_target("live_arming.c", "4")
     target.go(1)

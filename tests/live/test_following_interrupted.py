@@ -106,6 +106,7 @@ def test_what_could_not_be_followed_goes_on_only_when_that_is_noted(program, mon
 
 
 @pytest.mark.parametrize("seconds", SECONDS)
+@pytest.mark.sliced(2)
 def test_ctrl_c_while_a_large_program_is_prepared(tmp_path, seconds):
     """Nothing is known of it yet: its code is read, analysed, planned and generated. The command ends with results."""
     environment = dict(os.environ, XDG_CACHE_HOME=str(tmp_path))

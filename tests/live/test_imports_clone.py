@@ -53,6 +53,7 @@ def test_what_does_no_harm_is_timed_to_the_end(tmp_path, program, way):
 @pytest.mark.parametrize(
     "options", [[], ["--self"], ["--tree"], ["--clock", "monotonic"], ["--returns", "trampoline"], ["--by", "pid"]]
 )
+@pytest.mark.sliced(2)
 def test_timing_ends_before_a_task_without_a_thread_pointer_of_its_own(tmp_path, program, way, options):
     found = measured(tmp_path, "time", "a.out:work", *options, "--", program, way)
     (function,) = found["functions"]

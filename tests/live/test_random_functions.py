@@ -118,6 +118,7 @@ def test_what_is_shown_of_faults_has_room_for_every_change(run_target):
 
 
 @pytest.mark.parametrize("live", [False, True])
+@pytest.mark.sliced(2)
 def test_probes_come_and_go_among_faults(run_target, live):
     """A thread that has not left a patch when the probes go may fault there, and be shown where it is."""
     for _ in range(1 if live else 4):
@@ -139,5 +140,6 @@ def test_callers_and_their_registers_are_found(run_target, level):
 
 
 @pytest.mark.parametrize(("seed", "live"), [(1, False), (18, True)])
+@pytest.mark.sliced(2)
 def test_callers_are_found_while_probes_come_and_go(run_target, seed, live):
     check_changes(run_target, unwound_program(seed), seed, 12, live=live, microseconds=LONGER, threads=4)

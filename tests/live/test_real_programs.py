@@ -190,6 +190,7 @@ def test_cplusplus_program(run_target):
 
 @pytest.mark.parametrize("live", [False, True], ids=["stopped", "live"])
 @pytest.mark.parametrize("kind", ["insn", "block", "call"])
+@pytest.mark.sliced(2)
 def test_exceptions_fly_where_everything_is_displaced(run_target, kind, live):
     """The unwinder, the personality and the program that throws, each instruction, block or call of theirs."""
     target = run_target("exceptions.cpp")

@@ -151,6 +151,7 @@ LARGE = [TOP] * 5 + [(1 << 53) + 1, 1 << 53, -1, LOW]
 
 @pytest.mark.parametrize("numbers", [[TOP] * 5, LARGE, [LOW] * 3, [1, -1] * 20], ids=["up", "mixed", "down", "around"])
 @pytest.mark.parametrize("by", ["", "tid, "], ids=["alone", "by key"])
+@pytest.mark.sliced(2)
 def test_whole_numbers_are_exact_beyond_64_bits(values, numbers, by):
     total, count = sum(numbers), len(numbers)
     mean = total // count if total % count == 0 else None

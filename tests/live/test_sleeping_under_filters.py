@@ -109,6 +109,7 @@ def stopped_until_it_has_slept(process, pid):
 
 @pytest.mark.parametrize("where", [(), ("in a thread",)], ids=["all", "one thread"])
 @pytest.mark.parametrize("call", CALLS)
+@pytest.mark.sliced(2)
 def test_a_sleep_goes_on_for_the_time_that_was_left(call, where):
     with started(call, KILL, *where) as process:
         try:

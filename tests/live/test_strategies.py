@@ -123,6 +123,7 @@ def test_the_patch_is_that_of_the_page(target):
 
 
 @pytest.mark.parametrize("strategy", ["punned", "short"])
+@pytest.mark.sliced(2)
 def test_springboards_in_what_others_displace(strategy):
     """With one strategy only, thousands of jumps lead through bytes of each other's instructions."""
     work = "import json\nfor line in open(0): print(json.loads(json.dumps(line * 50)).upper()[:20], flush=True)"

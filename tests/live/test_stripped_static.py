@@ -41,6 +41,7 @@ def timed(tmp_path, program, name, *words, option="--self"):
 
 @pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize("way", TASKS)
+@pytest.mark.sliced(2)
 def test_calls_are_timed_until_a_task_has_no_thread_pointer_of_its_own(tmp_path, way, link):
     program, name = stripped(tmp_path, "imports_clone.c", link)
     document, work = timed(tmp_path, program, name, way)

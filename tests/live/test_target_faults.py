@@ -149,6 +149,7 @@ def test_controller_killed_at_every_call_of_a_static_musl_program(calls):
 
 
 @pytest.mark.parametrize("tiles", ["held", "released"])
+@pytest.mark.sliced(2)
 def test_controller_killed_at_every_call_of_a_program_with_tiles(calls, tiles):
     with running("tiles", tiles, options=("-mamx-tile",)) as program:
         if program.line() == "no":

@@ -226,6 +226,7 @@ def test_the_controller_dies_while_calls_go_on(target):
     target.finish()
 
 
+@pytest.mark.sliced(2)
 def test_controllers_that_die_or_fail_anywhere(target):
     """Some moments at random, most of them while detaching, when words on stacks are being put back."""
     rng = random.Random(5)
@@ -294,6 +295,7 @@ def test_what_can_be_seen_at_exits_is(run_target):
     target.finish()
 
 
+@pytest.mark.sliced(2)
 def test_all_of_the_c_library(target):
     """Functions that look at their return address, or that have no unwind entry, are refused; the rest must work."""
     with anyprobe.attach(target.pid, strategy="punned", returns="trampoline") as session:

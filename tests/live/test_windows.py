@@ -30,6 +30,7 @@ def measured(pids, *arguments):
 
 
 @pytest.mark.parametrize("command", ["count", "time", "time --tree"])
+@pytest.mark.sliced(2)
 def test_all_have_the_same_window_and_its_length_is_told(ticking, command):
     """Thousands of functions take long to place: the first program would be counted in all the while."""
     document = json.loads(

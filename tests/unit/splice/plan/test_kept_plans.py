@@ -73,6 +73,7 @@ def is_plain(made):
 
 @KINDS
 @pytest.mark.parametrize("name", ["bash", "perl"])
+@pytest.mark.sliced(2)
 def test_what_is_claimed_otherwise_is_planned_as_it_would_be_without_them(name, kinds):
     path = path_of(name)
     Planned(path).plan_all(kinds, step=4).plans.save()
