@@ -30,8 +30,8 @@ _MAJOR_FAULTS = 9
 """Where /proc/…/stat has them, after the name of the task."""
 _SAME_NS = 50_000
 """What a thread that has not left its call since may have run: it was stopped with the others."""
-_RESUMED, _LOOK = 0.02, 0.002
-"""Seconds in which threads are back in their calls at the latest, and between two looks at them."""
+_RESUMED, _LOOK = 1.0, 0.002
+"""Seconds for which threads are waited for that are neither in a call nor have run, and between two looks at them."""
 _LOCKS_ALONE = "lll_lock_wait"
 """The function of glibc in which nothing but locks are waited for."""
 _CLOSED = "?"
@@ -61,12 +61,16 @@ class SleepWindow:
         """Look at all threads; the handlers are there by now."""
         self._session, self._causes = session, causes
         self._threads = _threads(session.pid)
-        # they were stopped until now, and go back to the calls in which they sleep one by one
+        # they were stopped until now, and go back to the calls in which they sleep once they get a processor again
+        before = {tid: each.ran for tid, each in self._threads.items() if not each.call}
         until = time.monotonic() + _RESUMED
-        while not all(each.call for each in self._threads.values()) and time.monotonic() < until:
+        while before and time.monotonic() < until:
             time.sleep(_LOOK)
-            asleep = {tid: each for tid, each in self._threads.items() if each.call}
-            self._threads = _threads(session.pid, self._threads.keys() - asleep.keys()) | asleep
+            found = _threads(session.pid, before)
+            self._threads |= found
+            before = {
+                tid: before[tid] for tid, each in found.items() if not each.call and each.ran - before[tid] < _SAME_NS
+            }
         self._names: dict[int, str] = {}
 
     def results(self, snapshot: "Snapshot", opened: float = 0.0, closed: float = 0.0) -> tuple[AggregationResult, ...]:
