@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,15 +65,22 @@ class Forks:
         self._interpreter.wait()
 
 
-def environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name != OWN}
+def environment(given: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in given.items() if name != OWN}
 
 
 def inherited() -> list[Any]:
     """Return what a command has of the process that starts it, and a fork of the interpreter of that one's start."""
     limits = [resource.getrlimit(number) for name, number in vars(resource).items() if name.startswith("RLIMIT_")]
     umask = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("Umask"))
-    return [environment(), limits, umask, os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0), os.getresuid()]
+    return [
+        environment(os.environ),
+        limits,
+        umask,
+        os.sched_getaffinity(0),
+        os.getpriority(os.PRIO_PROCESS, 0),
+        os.getresuid(),
+    ]
 
 
 class Switch:
@@ -92,9 +100,9 @@ def can_fork(words: Any, given: dict[str, Any]) -> bool:
         return False
     if (given["gid"], given["gids"], given["uid"], given["umask"]) != (None, None, None, -1):
         return False
-    wanted = environment() if given["env"] is None else {**given["env"]}
-    wanted.pop(OWN, None)
-    if wanted != environment() or (Switch.forks is not None and Switch.forks.inherited != inherited()):
+    wanted = environment(os.environ if given["env"] is None else given["env"])
+    now = inherited()
+    if wanted != now[0] or (Switch.forks is not None and Switch.forks.inherited != now):
         return False
     if given["cwd"] is not None and not os.path.isdir(given["cwd"]):
         return False
@@ -171,7 +179,7 @@ def serve(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
             if child:
                 os.write(telling, b"%d\n" % child)
                 os._exit(0)
-            while os.getppid() == parent:
+            while os.getppid() == parent:  # then it is a child of the process that has asked for it
                 time.sleep(0.0002)
             return json.loads(body), descriptors
         os.waitpid(between, 0)

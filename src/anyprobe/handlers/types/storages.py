@@ -1,5 +1,6 @@
 """Aggregations, maps and records as handlers use them: with which keys, and values of which type."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -70,14 +71,14 @@ class Ring(NamedTuple):
         return f"records ({fields}) slots {layout.slots} rings {layout.rings} threads {layout.threads}{clock}"
 
 
-class EndRecorder:
+class EndRecorder(ABC):
     """A handler of one end of calls whose code is written already (``handlers.x86.recorder``)."""
 
     storage: Ring
 
+    @abstractmethod
     def compiled(self, *, at_jump: bool = False) -> "NativeCode":
         """Return the code; ``at_jump``: where the function ends by a jump to another one."""
-        raise NotImplementedError
 
 
 class Stacks(NamedTuple):
